@@ -1,0 +1,1 @@
+//! wnw audio (crate docs to follow).

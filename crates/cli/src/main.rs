@@ -1,0 +1,2 @@
+//! The `wnw` command.
+fn main() {}

@@ -1,0 +1,1 @@
+//! wnw engine (crate docs to follow).

@@ -1,0 +1,1 @@
+//! wnw kv (crate docs to follow).

@@ -1,0 +1,1 @@
+//! wnw model (crate docs to follow).
