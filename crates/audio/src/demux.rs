@@ -1,0 +1,356 @@
+//! Containers with packets and time stamps, through symphonia: FLAC, Matroska/WebM, MP4/QuickTime, CAF, Ogg.
+//!
+//! The clock of what was decoded is compared with each packet's time stamp; where packets are missing or damaged,
+//! the difference is reported, so that the stream can put silence there.
+
+use symphonia::core::codecs::CodecParameters;
+use symphonia::core::codecs::audio::AudioCodecParameters;
+use symphonia::core::codecs::audio::well_known::CODEC_ID_OPUS;
+use symphonia::core::errors::Error;
+use symphonia::core::formats::{FormatOptions, FormatReader, Track};
+use symphonia::core::io::{MediaSourceStream, MediaSourceStreamOptions};
+use symphonia::core::packet::Packet;
+use symphonia::default::formats::{CafReader, FlacReader, IsoMp4Reader, MkvReader, OggReader};
+
+use crate::codec::{Codec, fault};
+use crate::error::{AudioWarning, Fault};
+use crate::input::Input;
+use crate::mp4::{Edit, Movie};
+use crate::reader::{AudioInfo, DecodeOptions, Event, Reader};
+
+/// Containers read here.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Kind {
+    Flac,
+    Ogg,
+    Matroska,
+    Mp4,
+    Caf,
+}
+
+impl Kind {
+    fn name(self) -> &'static str {
+        match self {
+            Self::Flac => "FLAC",
+            Self::Ogg => "Ogg",
+            Self::Matroska => "Matroska/WebM",
+            Self::Mp4 => "MP4/QuickTime",
+            Self::Caf => "CAF",
+        }
+    }
+
+    /// Differences between clock and time stamps that are no gap, in seconds: Matroska counts in milliseconds.
+    fn tolerance(self) -> f64 {
+        match self {
+            Self::Matroska | Self::Mp4 => 0.1,
+            _ => 0.02,
+        }
+    }
+
+    /// Whether holes between time stamps are part of the format (recorders that pause) rather than damage.
+    fn may_pause(self) -> bool {
+        matches!(self, Self::Matroska | Self::Mp4)
+    }
+}
+
+/// Errors of the demultiplexer in a row after which it is left.
+const MAX_ERRORS: u32 = 64;
+
+pub(crate) struct DemuxReader {
+    kind: Kind,
+    format: Box<dyn FormatReader>,
+    track: u32,
+    /// Seconds of one time stamp unit.
+    unit: f64,
+    codec: Codec,
+    info: AudioInfo,
+    options: DecodeOptions,
+    rate: u32,
+    /// Time stamp of the first packet, in seconds.
+    start: Option<f64>,
+    /// Seconds decoded or reported lost since then.
+    clock: f64,
+    /// Why packets since the last good one failed.
+    reason: Option<String>,
+    /// A packet that waits until the gap before it is reported.
+    waiting: Option<Packet>,
+    /// The part to be played: frames to drop, then frames to keep.
+    drop_frames: u64,
+    keep_frames: u64,
+    notes: Vec<AudioWarning>,
+    errors: u32,
+    ended: bool,
+}
+
+impl DemuxReader {
+    /// Reads the headers and prepares the decoder of the first audio track that can be decoded.
+    pub fn open(input: Input, kind: Kind, options: &DecodeOptions) -> Result<Self, Fault> {
+        let mut input = input;
+        let mut movie = Movie::default();
+        if matches!(kind, Kind::Mp4 | Kind::Caf) {
+            input = input.into_seekable()?;
+        } else if input.is_seekable() {
+            input.rewind_to_base()?;
+        }
+        if kind == Kind::Mp4 {
+            movie = Movie::read(&mut input)?;
+            if !movie.has_moov {
+                return Err(Fault::Corrupt(
+                    "the index (moov) is missing, so the recording was not finished or the copy is incomplete".into(),
+                ));
+            }
+            input.rewind_to_base()?;
+        }
+        let codec_id = if kind == Kind::Matroska { matroska_codec(&mut input)? } else { None };
+        let stream = MediaSourceStream::new(Box::new(input), MediaSourceStreamOptions::default());
+        let opts = FormatOptions::default();
+        let format: Box<dyn FormatReader> = match kind {
+            Kind::Flac => Box::new(FlacReader::try_new(stream, opts).map_err(fault)?),
+            Kind::Ogg => Box::new(OggReader::try_new(stream, opts).map_err(fault)?),
+            Kind::Matroska => Box::new(MkvReader::try_new(stream, opts).map_err(fault)?),
+            Kind::Mp4 => Box::new(IsoMp4Reader::try_new(stream, opts).map_err(fault)?),
+            Kind::Caf => Box::new(CafReader::try_new(stream, opts).map_err(fault)?),
+        };
+        let chosen = choose(format.tracks(), kind, &movie, codec_id.as_deref())?;
+        let media_duration = format.media_info().time_base.zip(format.media_info().duration);
+        let edit = movie.edit(chosen.track);
+        let seconds = |units: f64, numer: u32, denom: u32| units * f64::from(numer) / f64::from(denom);
+        let duration = edit.and_then(|e| e.length).or(chosen.duration).or_else(|| {
+            let (base, duration) = media_duration?;
+            Some(seconds(duration.get() as f64, base.numer.get(), base.denom.get()))
+        });
+        let channels = chosen.params.channels.as_ref().map_or(0, |c| c.count());
+        let rate = chosen.params.sample_rate.unwrap_or(0);
+        options.check(if rate == 0 { 48_000 } else { rate }, channels.max(1) as u64)?;
+        let info = AudioInfo {
+            container: kind.name().to_owned(),
+            codec: chosen.codec.name.clone(),
+            sample_rate: rate,
+            channels: channels as u16,
+            duration: duration.filter(|d| d.is_finite() && *d > 0.0),
+        };
+        let mut reader = Self {
+            kind,
+            format,
+            track: chosen.track,
+            unit: chosen.unit,
+            codec: chosen.codec,
+            info,
+            options: options.clone(),
+            rate,
+            start: None,
+            clock: 0.0,
+            reason: None,
+            waiting: None,
+            drop_frames: 0,
+            keep_frames: u64::MAX,
+            notes: chosen.notes,
+            errors: 0,
+            ended: false,
+        };
+        if let Some(Edit { start, length }) = edit {
+            // Opus brings its own count of samples to drop.
+            let start = if chosen.params.codec == CODEC_ID_OPUS { 0.0 } else { start };
+            reader.drop_frames = (start * f64::from(rate)).round() as u64;
+            if let Some(length) = length {
+                reader.keep_frames = (length * f64::from(rate)).round() as u64;
+            }
+        }
+        reader.notes.extend(reader.codec.warning.take());
+        Ok(reader)
+    }
+
+    /// The next packet of the track; `None` at the end.
+    fn packet(&mut self) -> Result<Option<Packet>, Fault> {
+        loop {
+            match self.format.next_packet() {
+                Ok(Some(packet)) if packet.track_id == self.track => {
+                    self.errors = 0;
+                    return Ok(Some(packet));
+                }
+                Ok(Some(_)) => {}
+                Ok(None) => return Ok(None),
+                Err(Error::IoError(e)) if e.kind() == std::io::ErrorKind::UnexpectedEof => {
+                    self.notes.push(AudioWarning::Truncated { at: self.clock });
+                    return Ok(None);
+                }
+                Err(Error::ResetRequired) => self.reset()?,
+                Err(Error::IoError(e)) => return Err(Fault::Io(e)),
+                Err(error) => {
+                    self.errors += 1;
+                    let (Fault::Corrupt(reason) | Fault::Unsupported(reason)) = fault(error) else {
+                        return Ok(None);
+                    };
+                    self.reason.get_or_insert(reason);
+                    if self.errors >= MAX_ERRORS {
+                        return Ok(None);
+                    }
+                }
+            }
+        }
+    }
+
+    /// A chained stream begins: new tracks, a new decoder, a new clock.
+    fn reset(&mut self) -> Result<(), Fault> {
+        let chosen = choose(self.format.tracks(), self.kind, &Movie::default(), None)?;
+        let channels = chosen.params.channels.as_ref().map_or(1, |c| c.count());
+        self.options.check(chosen.params.sample_rate.unwrap_or(48_000), channels as u64)?;
+        (self.track, self.unit, self.codec) = (chosen.track, chosen.unit, chosen.codec);
+        (self.start, self.clock) = (None, 0.0);
+        // What the first stream states is only its own length.
+        self.info.duration = None;
+        Ok(())
+    }
+
+    fn decode(&mut self, packet: &Packet, out: &mut Vec<f32>) -> Result<Event, Fault> {
+        let start = out.len();
+        match self.codec.decode(&packet.as_packet_ref(), out) {
+            Ok(decoded) => {
+                self.options.check(decoded.rate, decoded.channels as u64)?;
+                self.rate = decoded.rate;
+                self.clock += decoded.frames as f64 / f64::from(decoded.rate);
+                let drop = self.drop_frames.min(decoded.kept as u64);
+                self.drop_frames -= drop;
+                out.drain(start..start + drop as usize);
+                let keep = ((out.len() - start) as u64).min(self.keep_frames);
+                self.keep_frames -= keep;
+                out.truncate(start + keep as usize);
+                Ok(Event::Samples)
+            }
+            Err(Fault::Corrupt(reason)) => {
+                let seconds = packet.block_dur().get() as f64 * self.unit;
+                self.clock += seconds;
+                self.codec.reset();
+                if seconds > 0.0 {
+                    return Ok(Event::Lost { seconds, reason });
+                }
+                // The next time stamp will tell how long it was.
+                self.reason.get_or_insert(reason);
+                Ok(Event::Samples)
+            }
+            Err(other) => Err(other),
+        }
+    }
+}
+
+impl Reader for DemuxReader {
+    fn info(&self) -> &AudioInfo {
+        &self.info
+    }
+
+    fn rate(&self) -> u32 {
+        self.rate
+    }
+
+    fn next(&mut self, out: &mut Vec<f32>) -> Result<Event, Fault> {
+        if let Some(note) = self.notes.pop() {
+            return Ok(Event::Note(note));
+        }
+        if let Some(packet) = self.waiting.take() {
+            return self.decode(&packet, out);
+        }
+        if self.ended {
+            return Ok(Event::End);
+        }
+        let Some(packet) = self.packet()? else {
+            self.ended = true;
+            return Ok(match self.reason.take() {
+                Some(reason) => Event::Lost { seconds: 0.0, reason },
+                None => Event::Samples,
+            });
+        };
+        let stamp = packet.pts.get() as f64 * self.unit;
+        let start = *self.start.get_or_insert(stamp);
+        let gap = stamp - start - self.clock;
+        if gap > self.kind.tolerance() {
+            self.clock += gap;
+            self.waiting = Some(packet);
+            self.codec.reset();
+            return Ok(match self.reason.take() {
+                Some(reason) => Event::Lost { seconds: gap, reason },
+                None if self.kind.may_pause() => Event::Gap { seconds: gap },
+                None => Event::Lost { seconds: gap, reason: "packets are missing".into() },
+            });
+        }
+        self.decode(&packet, out)
+    }
+}
+
+struct Chosen {
+    track: u32,
+    unit: f64,
+    params: AudioCodecParameters,
+    codec: Codec,
+    duration: Option<f64>,
+    notes: Vec<AudioWarning>,
+}
+
+/// The default audio track if it can be decoded, else the first that can.
+fn choose(tracks: &[Track], kind: Kind, movie: &Movie, codec_id: Option<&str>) -> Result<Chosen, Fault> {
+    use symphonia::core::formats::TrackFlags;
+    let mut audio: Vec<(usize, &Track, &AudioCodecParameters)> = tracks
+        .iter()
+        .filter_map(|t| match &t.codec_params {
+            Some(CodecParameters::Audio(params)) => Some((t, params)),
+            _ => None,
+        })
+        .enumerate()
+        .map(|(i, (t, params))| (i, t, params))
+        .collect();
+    let count = audio.len();
+    audio.sort_by_key(|(_, t, _)| !t.flags.contains(TrackFlags::DEFAULT));
+    let mut failure = None;
+    for (index, track, params) in audio {
+        match Codec::new(params) {
+            Ok(codec) => {
+                let (numer, denom) = track.time_base.map_or((1, params.sample_rate.unwrap_or(1)), |b| {
+                    (b.numer.get(), b.denom.get())
+                });
+                let unit = f64::from(numer) / f64::from(denom.max(1));
+                let several = AudioWarning::SeveralTracks { tracks: count, taken: index + 1 };
+                return Ok(Chosen {
+                    track: track.id,
+                    unit,
+                    params: params.clone(),
+                    codec,
+                    duration: track.duration.map(|d| d.get() as f64 * unit),
+                    notes: if count > 1 { vec![several] } else { Vec::new() },
+                });
+            }
+            Err(error) => failure = failure.or(Some(error)),
+        }
+    }
+    if let Some(error) = failure {
+        return Err(error);
+    }
+    // Symphonia does not report tracks whose codec it does not know.
+    let unknown = movie.tracks.iter().find(|t| t.handler == *b"soun").map(|t| {
+        let entry = String::from_utf8_lossy(&t.entry);
+        match &t.entry {
+            b"samr" => "AMR speech".into(),
+            b"sawb" => "AMR wideband speech".into(),
+            b"ac-3" => "AC-3 (Dolby Digital)".into(),
+            b"ec-3" => "E-AC-3 (Dolby Digital Plus)".into(),
+            b"ac-4" => "AC-4".into(),
+            b"QDM2" | b"QDMC" => "QDesign audio".into(),
+            b"dtsc" | b"dtse" | b"dtsh" => "DTS".into(),
+            _ => format!("{entry:?} audio"),
+        }
+    });
+    match unknown.or_else(|| codec_id.map(|id| format!("{id:?} audio"))) {
+        Some(name) => Err(Fault::Unsupported(format!("{name} in {}", kind.name()))),
+        None => Err(Fault::NoAudioTrack(kind.name().into())),
+    }
+}
+
+/// The first audio codec's identifier near the start of a Matroska file, as "A_AC3".
+fn matroska_codec(input: &mut Input) -> Result<Option<String>, Fault> {
+    const LOOK: usize = 16 * 1024;
+    let head = input.peek(LOOK)?;
+    // The CodecID element: 0x86, a one-byte size, the name.
+    let found = head.windows(4).position(|w| w[0] == 0x86 && w[1] & 0x80 != 0 && w[2..] == *b"A_");
+    Ok(found.map(|i| {
+        let len = usize::from(head[i + 1] & 0x7F);
+        String::from_utf8_lossy(&head[i + 2..(i + 2 + len).min(head.len())]).into_owned()
+    }))
+}
