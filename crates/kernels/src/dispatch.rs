@@ -1,0 +1,100 @@
+//! Choice of instruction set at run time.
+
+use std::sync::OnceLock;
+
+/// Instruction sets that the kernels are compiled for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Isa {
+    /// What the compilation target guarantees (SSE2 on x86-64, NEON on aarch64).
+    Portable,
+    /// AVX2 with FMA and F16C.
+    Avx2,
+    /// AVX-512 F, BW, DQ and VL.
+    Avx512,
+}
+
+/// The best instruction set of this processor; read once per process.
+pub fn isa() -> Isa {
+    static ISA: OnceLock<Isa> = OnceLock::new();
+    *ISA.get_or_init(|| {
+        #[cfg(target_arch = "x86_64")]
+        {
+            if is_x86_feature_detected!("avx512f")
+                && is_x86_feature_detected!("avx512bw")
+                && is_x86_feature_detected!("avx512dq")
+                && is_x86_feature_detected!("avx512vl")
+                && is_x86_feature_detected!("fma")
+            {
+                return Isa::Avx512;
+            }
+            if is_x86_feature_detected!("avx2") && is_x86_feature_detected!("fma") {
+                return Isa::Avx2;
+            }
+        }
+        Isa::Portable
+    })
+}
+
+/// Defines a public kernel from a generic body `fn name<const FMA: bool>(…)` in module `body`: the public function
+/// picks the instruction set, and a hidden `*_with` twin takes it as an argument so that tests can compare all three.
+macro_rules! kernel {
+    ($(#[$doc:meta])* pub fn $name:ident / $with:ident $(<$g:ident: $bound:path>)? ($($arg:ident : $ty:ty),* $(,)?) $(-> $ret:ty)? = $body:path) => {
+        $(#[$doc])*
+        #[inline]
+        pub fn $name $(<$g: $bound>)? ($($arg: $ty),*) $(-> $ret)? {
+            $with($crate::isa(), $($arg),*)
+        }
+
+        /// The same kernel with the instruction set given (one that the processor lacks falls back to the portable one).
+        #[doc(hidden)]
+        #[inline]
+        pub fn $with $(<$g: $bound>)? (isa: $crate::Isa, $($arg: $ty),*) $(-> $ret)? {
+            #[cfg(target_arch = "x86_64")]
+            {
+                #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx2,fma,f16c")]
+                fn avx512 $(<$g: $bound>)? ($($arg: $ty),*) $(-> $ret)? { $body(crate::dispatch::Fused, $($arg),*) }
+                #[target_feature(enable = "avx2,fma,f16c")]
+                fn avx2 $(<$g: $bound>)? ($($arg: $ty),*) $(-> $ret)? { $body(crate::dispatch::Fused, $($arg),*) }
+                if isa == $crate::Isa::Avx512 && $crate::isa() == $crate::Isa::Avx512 {
+                    // SAFETY: `isa()` found every feature that `avx512` enables.
+                    return unsafe { avx512($($arg),*) };
+                }
+                if isa != $crate::Isa::Portable && $crate::isa() != $crate::Isa::Portable {
+                    // SAFETY: every processor for which `isa()` answers Avx2 or Avx512 has the features of `avx2`.
+                    return unsafe { avx2($($arg),*) };
+                }
+            }
+            let _ = isa;
+            $body(crate::dispatch::Separate, $($arg),*)
+        }
+    };
+}
+pub(crate) use kernel;
+
+/// How a kernel body multiplies and adds.
+pub(crate) trait MulAdd: Copy {
+    /// `a * b + c`.
+    fn mul_add(self, a: f32, b: f32, c: f32) -> f32;
+}
+
+/// One rounding, one instruction: only where the processor has FMA (elsewhere it would be a library call).
+#[derive(Clone, Copy)]
+pub(crate) struct Fused;
+
+/// Two roundings.
+#[derive(Clone, Copy)]
+pub(crate) struct Separate;
+
+impl MulAdd for Fused {
+    #[inline(always)]
+    fn mul_add(self, a: f32, b: f32, c: f32) -> f32 {
+        a.mul_add(b, c)
+    }
+}
+
+impl MulAdd for Separate {
+    #[inline(always)]
+    fn mul_add(self, a: f32, b: f32, c: f32) -> f32 {
+        a * b + c
+    }
+}

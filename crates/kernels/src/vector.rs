@@ -1,0 +1,257 @@
+//! Dot products and scaled sums over KV rows.
+
+use crate::KvElement;
+use crate::dispatch::{MulAdd, kernel};
+
+/// Width of the accumulators: one AVX-512 register, two AVX2 registers.
+const W: usize = 16;
+
+kernel! {
+    /// Scores of `g` query rows against `n` key rows of one KV head: `scores[j * stride + i] = scale · q_j · k_i`.
+    ///
+    /// `q` is `(g, head_dim)`, `k` is `(n, head_dim)`, and `scores` has room for `n` values every `stride` from
+    /// `offset`. Each key row is read, and widened, once for the whole group.
+    pub fn score_rows / score_rows_with<T: KvElement>(q: &[f32], k: &[T], head_dim: usize, scale: f32, scores: &mut [f32], stride: usize, offset: usize) = score_rows_body
+}
+
+#[inline(always)]
+fn score_rows_body<M: MulAdd, T: KvElement>(
+    m: M,
+    q: &[f32],
+    k: &[T],
+    head_dim: usize,
+    scale: f32,
+    scores: &mut [f32],
+    stride: usize,
+    offset: usize,
+) {
+    let g = q.len() / head_dim;
+    let mut first = 0;
+    // Groups of up to four queries keep the accumulators in registers.
+    while first < g {
+        let rest = &q[first * head_dim..];
+        let out = &mut scores[first * stride..];
+        let done = match g - first {
+            1 => score_group::<M, T, 1>(m, rest, k, head_dim, scale, out, stride, offset),
+            2 | 3 => score_group::<M, T, 2>(m, rest, k, head_dim, scale, out, stride, offset),
+            _ => score_group::<M, T, 4>(m, rest, k, head_dim, scale, out, stride, offset),
+        };
+        first += done;
+    }
+}
+
+#[inline(always)]
+fn score_group<M: MulAdd, T: KvElement, const G: usize>(
+    m: M,
+    q: &[f32],
+    k: &[T],
+    head_dim: usize,
+    scale: f32,
+    scores: &mut [f32],
+    stride: usize,
+    offset: usize,
+) -> usize {
+    for (i, row) in k.chunks_exact(head_dim).enumerate() {
+        let mut acc = [[0f32; W]; G];
+        let mut tail = [0f32; G];
+        let mut d = 0;
+        while d + W <= head_dim {
+            let mut wide = [0f32; W];
+            for (w, x) in wide.iter_mut().zip(&row[d..d + W]) {
+                *w = x.widen();
+            }
+            for (j, acc) in acc.iter_mut().enumerate() {
+                let qd = &q[j * head_dim + d..j * head_dim + d + W];
+                for lane in 0..W {
+                    acc[lane] = m.mul_add(qd[lane], wide[lane], acc[lane]);
+                }
+            }
+            d += W;
+        }
+        for (j, tail) in tail.iter_mut().enumerate() {
+            for e in d..head_dim {
+                *tail = m.mul_add(q[j * head_dim + e], row[e].widen(), *tail);
+            }
+        }
+        for j in 0..G {
+            scores[j * stride + offset + i] = (sum(&acc[j]) + tail[j]) * scale;
+        }
+    }
+    G
+}
+
+/// Pairwise sum of the lanes: a fixed order, so that the result does not depend on the instruction set's width.
+#[inline(always)]
+fn sum(acc: &[f32; W]) -> f32 {
+    let mut a = *acc;
+    let mut n = W / 2;
+    while n > 0 {
+        for i in 0..n {
+            a[i] += a[i + n];
+        }
+        n /= 2;
+    }
+    a[0]
+}
+
+kernel! {
+    /// Adds weighted value rows: `out_j += Σ_i p[j * stride + offset + i] · v_i` for `g` outputs.
+    ///
+    /// `out` is `(g, head_dim)` and `v` is `(n, head_dim)`; each value row is read, and widened, once for the group.
+    pub fn mix_rows / mix_rows_with<T: KvElement>(p: &[f32], stride: usize, offset: usize, v: &[T], head_dim: usize, out: &mut [f32]) = mix_rows_body
+}
+
+#[inline(always)]
+fn mix_rows_body<M: MulAdd, T: KvElement>(
+    m: M,
+    p: &[f32],
+    stride: usize,
+    offset: usize,
+    v: &[T],
+    head_dim: usize,
+    out: &mut [f32],
+) {
+    let n = v.len() / head_dim;
+    let mut d = 0;
+    while d < head_dim {
+        let width = W.min(head_dim - d);
+        for (j, out) in out.chunks_exact_mut(head_dim).enumerate() {
+            let weights = &p[j * stride + offset..j * stride + offset + n];
+            // Four partial sums hide the latency of the multiply-add chain.
+            let mut acc = [[0f32; W]; 4];
+            if width == W {
+                let mut i = 0;
+                while i + 4 <= n {
+                    for (lane4, acc) in acc.iter_mut().enumerate() {
+                        let row = &v[(i + lane4) * head_dim + d..(i + lane4) * head_dim + d + W];
+                        let w = weights[i + lane4];
+                        for lane in 0..W {
+                            acc[lane] = m.mul_add(w, row[lane].widen(), acc[lane]);
+                        }
+                    }
+                    i += 4;
+                }
+                for i in i..n {
+                    let row = &v[i * head_dim + d..i * head_dim + d + W];
+                    for lane in 0..W {
+                        acc[0][lane] = m.mul_add(weights[i], row[lane].widen(), acc[0][lane]);
+                    }
+                }
+            } else {
+                for i in 0..n {
+                    for lane in 0..width {
+                        let x = v[i * head_dim + d + lane].widen();
+                        acc[0][lane] = m.mul_add(weights[i], x, acc[0][lane]);
+                    }
+                }
+            }
+            for lane in 0..width {
+                out[d + lane] += (acc[0][lane] + acc[1][lane]) + (acc[2][lane] + acc[3][lane]);
+            }
+        }
+        d += width;
+    }
+}
+
+kernel! {
+    /// Widens a slice to f32.
+    pub fn widen / widen_with<T: KvElement>(src: &[T], dst: &mut [f32]) = widen_body
+}
+
+#[inline(always)]
+fn widen_body<M: MulAdd, T: KvElement>(_: M, src: &[T], dst: &mut [f32]) {
+    for (d, s) in dst.iter_mut().zip(src) {
+        *d = s.widen();
+    }
+}
+
+kernel! {
+    /// Rounds a slice from f32 to the storage type.
+    pub fn narrow / narrow_with<T: KvElement>(src: &[f32], dst: &mut [T]) = narrow_body
+}
+
+#[inline(always)]
+fn narrow_body<M: MulAdd, T: KvElement>(_: M, src: &[f32], dst: &mut [T]) {
+    for (d, s) in dst.iter_mut().zip(src) {
+        *d = T::narrow(*s);
+    }
+}
+
+/// Dot products of `R` weight rows with one activation row, for [`crate::half_linear`].
+#[inline(always)]
+pub(crate) fn dot_rows<M: MulAdd, T: KvElement, const R: usize>(m: M, rows: [&[T]; R], x: &[f32]) -> [f32; R] {
+    let k = x.len();
+    let mut acc = [[0f32; W]; R];
+    let mut tail = [0f32; R];
+    let mut d = 0;
+    while d + W <= k {
+        let xd = &x[d..d + W];
+        for (acc, row) in acc.iter_mut().zip(rows) {
+            let row = &row[d..d + W];
+            for lane in 0..W {
+                acc[lane] = m.mul_add(xd[lane], row[lane].widen(), acc[lane]);
+            }
+        }
+        d += W;
+    }
+    for (tail, row) in tail.iter_mut().zip(rows) {
+        for e in d..k {
+            *tail = m.mul_add(x[e], row[e].widen(), *tail);
+        }
+    }
+    let mut out = [0f32; R];
+    for r in 0..R {
+        out[r] = sum(&acc[r]) + tail[r];
+    }
+    out
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::Isa;
+    use half::{bf16, f16};
+    use proptest::prelude::*;
+
+    fn check<T: KvElement>(g: usize, n: usize, head_dim: usize, seed: u64) {
+        let mut state = seed | 1;
+        let mut next = || {
+            state = state.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
+            ((state >> 40) as f32 / (1u64 << 24) as f32) * 2.0 - 1.0
+        };
+        let q: Vec<f32> = (0..g * head_dim).map(|_| next()).collect();
+        let rows: Vec<T> = (0..n * head_dim).map(|_| T::narrow(next())).collect();
+        let (stride, offset) = (n + 3, 2);
+        for isa in [Isa::Portable, Isa::Avx2, Isa::Avx512] {
+            let mut scores = vec![0f32; g * stride];
+            score_rows_with(isa, &q, &rows, head_dim, 0.5, &mut scores, stride, offset);
+            let mut out = vec![0.25f32; g * head_dim];
+            mix_rows_with(isa, &scores, stride, offset, &rows, head_dim, &mut out);
+            for j in 0..g {
+                let mut mixed = vec![0.25f64; head_dim];
+                for i in 0..n {
+                    let row = &rows[i * head_dim..(i + 1) * head_dim];
+                    let s: f64 =
+                        (0..head_dim).map(|d| f64::from(q[j * head_dim + d]) * f64::from(row[d].widen())).sum::<f64>()
+                            * 0.5;
+                    assert!((f64::from(scores[j * stride + offset + i]) - s).abs() < 1e-4, "{isa:?}");
+                    for d in 0..head_dim {
+                        mixed[d] += f64::from(scores[j * stride + offset + i]) * f64::from(row[d].widen());
+                    }
+                }
+                for d in 0..head_dim {
+                    assert!((f64::from(out[j * head_dim + d]) - mixed[d]).abs() < 1e-3, "{isa:?}");
+                }
+            }
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn scores_and_mixes_agree_with_f64(g in 1usize..9, n in 0usize..40, head_dim in 1usize..70, seed: u64) {
+            check::<f32>(g, n, head_dim, seed);
+            check::<bf16>(g, n, head_dim, seed);
+            check::<f16>(g, n, head_dim, seed);
+        }
+    }
+}

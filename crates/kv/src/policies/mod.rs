@@ -1,0 +1,5 @@
+//! KV methods, one file each.
+
+mod full;
+
+pub use full::Full;

@@ -1,0 +1,434 @@
+//! The tensors of a checkpoint: found under any of their spellings, checked, and left where they lie.
+//!
+//! A Hugging Face directory holds `model.safetensors`, or shards listed in `model.safetensors.index.json`; Mistral's own
+//! layout is one `consolidated.safetensors`. Files are mapped into memory and tensors handed out as views. Whatever
+//! the spelling, the rest of the crate sees the names of the 2507 release (`audio_tower.…`, `multi_modal_projector.…`,
+//! `language_model.…`).
+
+use std::borrow::Cow;
+use std::collections::BTreeMap;
+use std::fs::File;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use memmap2::Mmap;
+use safetensors::{Dtype, SafeTensors};
+use thiserror::Error;
+
+/// Why the tensors of a checkpoint cannot be used.
+#[derive(Debug, Error)]
+pub enum CheckpointError {
+    /// A file is absent or unreadable.
+    #[error("{path}: {source}")]
+    Io {
+        /// The file.
+        path: PathBuf,
+        /// The system's reason.
+        source: std::io::Error,
+    },
+    /// No weights in the directory.
+    #[error(
+        "{0}: no weights here; a checkpoint directory holds model.safetensors, model.safetensors.index.json with its shards, or consolidated.safetensors with params.json"
+    )]
+    NoWeights(PathBuf),
+    /// A broken or truncated safetensors file.
+    #[error("{path}: not a complete safetensors file ({reason}); fetch it again")]
+    Malformed {
+        /// The file.
+        path: PathBuf,
+        /// What the reader said.
+        reason: String,
+    },
+    /// A broken index.
+    #[error("{path}: not a safetensors index: {reason}")]
+    Index {
+        /// The file.
+        path: PathBuf,
+        /// What is wrong.
+        reason: String,
+    },
+    /// The set of tensors is not the one that the configuration asks for.
+    #[error("{path}: the tensors do not fit the configuration:{0}", .report)]
+    Mismatch {
+        /// The checkpoint.
+        path: PathBuf,
+        /// Which tensors, and how, one line each.
+        report: String,
+    },
+    /// An element type that is not a weight's.
+    #[error("{path}: tensor {name} is stored as {dtype}; weights must be F32, BF16 or F16")]
+    Dtype {
+        /// The checkpoint.
+        path: PathBuf,
+        /// The tensor.
+        name: String,
+        /// Its element type.
+        dtype: String,
+    },
+}
+
+/// How tensors are named and how rotary pairs are laid out.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Naming {
+    /// Hugging Face: either generation of names, half-split rotary pairs.
+    HuggingFace,
+    /// Mistral's consolidated file: own names, interleaved rotary pairs, no table of positions.
+    Mistral,
+}
+
+/// Bytes that outlive every view of them.
+#[derive(Clone)]
+pub(crate) enum Bytes {
+    /// A mapped file.
+    Mapped(Arc<Mmap>),
+    /// A file compiled into the program.
+    Static(&'static [u8]),
+    /// Made in memory.
+    Owned(Arc<Vec<u8>>),
+}
+
+impl Bytes {
+    pub(crate) fn as_slice(&self) -> &[u8] {
+        match self {
+            Self::Mapped(map) => map,
+            Self::Static(bytes) => bytes,
+            Self::Owned(bytes) => bytes,
+        }
+    }
+}
+
+/// A tensor of a checkpoint: element type, shape, and where its bytes are.
+#[derive(Clone)]
+pub struct TensorView {
+    /// The name the file uses.
+    pub name: String,
+    /// Element type.
+    pub dtype: Dtype,
+    /// Sizes, outermost first.
+    pub shape: Vec<usize>,
+    pub(crate) bytes: Bytes,
+    pub(crate) start: usize,
+    pub(crate) len: usize,
+}
+
+impl TensorView {
+    /// The tensor's bytes, little endian, row major.
+    pub fn data(&self) -> &[u8] {
+        &self.bytes.as_slice()[self.start..self.start + self.len]
+    }
+
+    /// Rows of a query or key projection `(heads · head_dim, k)` reordered, in each head, from interleaved rotary pairs
+    /// to half-split ones: row `j · head_dim/2 + i` of the result is row `2i + j` of this tensor, for j = 0, 1.
+    pub(crate) fn pairs_to_halves(&self, head_dim: usize) -> Self {
+        let row = self.len / self.shape[0];
+        let mut out = Vec::with_capacity(self.len);
+        for head in self.data().chunks_exact(head_dim * row) {
+            for j in 0..2 {
+                for i in 0..head_dim / 2 {
+                    out.extend_from_slice(&head[(2 * i + j) * row..][..row]);
+                }
+            }
+        }
+        Self { bytes: Bytes::Owned(Arc::new(out)), start: 0, ..self.clone() }
+    }
+
+    /// Number of elements.
+    pub fn elements(&self) -> usize {
+        self.shape.iter().product()
+    }
+}
+
+/// The tensors of one checkpoint under their canonical names.
+pub struct Checkpoint {
+    path: PathBuf,
+    naming: Naming,
+    tensors: BTreeMap<String, TensorView>,
+}
+
+impl Checkpoint {
+    /// Maps the weights of a checkpoint directory. Hugging Face's layout is preferred when both are there.
+    pub fn open(dir: &Path) -> Result<Self, CheckpointError> {
+        let index = dir.join("model.safetensors.index.json");
+        let single = dir.join("model.safetensors");
+        let consolidated = dir.join("consolidated.safetensors");
+        if index.exists() {
+            Self::open_sharded(dir, &index)
+        } else if single.exists() {
+            Self::from_files(dir, Naming::HuggingFace, &[single])
+        } else if consolidated.exists() {
+            Self::from_files(dir, Naming::Mistral, &[consolidated])
+        } else {
+            Err(CheckpointError::NoWeights(dir.into()))
+        }
+    }
+
+    /// Uses a `model.safetensors` that is compiled into the program; `name` is for messages.
+    pub fn from_static(name: &str, bytes: &'static [u8]) -> Result<Self, CheckpointError> {
+        let mut tensors = BTreeMap::new();
+        let path = PathBuf::from(name);
+        read_file(&path, Bytes::Static(bytes), Naming::HuggingFace, &mut tensors)?;
+        Ok(Self { path, naming: Naming::HuggingFace, tensors })
+    }
+
+    fn open_sharded(dir: &Path, index: &Path) -> Result<Self, CheckpointError> {
+        #[derive(serde::Deserialize)]
+        struct Index {
+            weight_map: BTreeMap<String, String>,
+        }
+        let json = std::fs::read(index).map_err(|source| CheckpointError::Io { path: index.into(), source })?;
+        let bad = |reason: String| CheckpointError::Index { path: index.into(), reason };
+        let Index { weight_map } = serde_json::from_slice(&json).map_err(|e| bad(e.to_string()))?;
+        let mut shards: Vec<&str> = weight_map.values().map(String::as_str).collect();
+        shards.sort_unstable();
+        shards.dedup();
+        if let Some(name) = shards.iter().find(|s| Path::new(s).components().count() != 1 || s.starts_with('.')) {
+            return Err(bad(format!("shard '{name}' is not a file name")));
+        }
+        let files: Vec<PathBuf> = shards.iter().map(|s| dir.join(s)).collect();
+        let checkpoint = Self::from_files(dir, Naming::HuggingFace, &files)?;
+        if let Some(name) = weight_map.keys().find(|n| !checkpoint.tensors.contains_key(&*hf_name(n))) {
+            return Err(bad(format!("tensor {name} is in none of the shards")));
+        }
+        Ok(checkpoint)
+    }
+
+    fn from_files(dir: &Path, naming: Naming, files: &[PathBuf]) -> Result<Self, CheckpointError> {
+        let mut tensors = BTreeMap::new();
+        for path in files {
+            let io = |source| CheckpointError::Io { path: path.clone(), source };
+            let file = File::open(path).map_err(io)?;
+            // SAFETY: the map is read-only and private to this process. As with every memory-mapped model, the file
+            // must not be truncated while the program runs; the program itself never writes to checkpoints.
+            let map = unsafe { Mmap::map(&file) }.map_err(io)?;
+            read_file(path, Bytes::Mapped(Arc::new(map)), naming, &mut tensors)?;
+        }
+        Ok(Self { path: dir.into(), naming, tensors })
+    }
+
+    /// How the checkpoint spells its tensors.
+    pub fn naming(&self) -> Naming {
+        self.naming
+    }
+
+    /// The directory, or the name of an embedded model.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// All tensors with their canonical names, sorted.
+    pub fn tensors(&self) -> impl Iterator<Item = (&str, &TensorView)> {
+        self.tensors.iter().map(|(name, view)| (name.as_str(), view))
+    }
+
+    /// Checks that the checkpoint holds exactly `expected` (canonical names and shapes), apart from `optional` names,
+    /// and that every element type is a weight's. After this, [`Checkpoint::get`] cannot fail for those names.
+    pub fn check(&self, expected: &[(String, Vec<usize>)], optional: &[&str]) -> Result<(), CheckpointError> {
+        const SHOWN: usize = 6;
+        let mut lines: Vec<String> = Vec::new();
+        let mut hidden = 0;
+        let mut add = |line: String| if lines.len() < SHOWN { lines.push(line) } else { hidden += 1 };
+        for (name, shape) in expected {
+            match self.tensors.get(name) {
+                None => add(format!("missing: {name} {shape:?}")),
+                Some(view) if view.shape != *shape => {
+                    add(format!("misshapen: {} is {:?}, the configuration needs {shape:?}", view.name, view.shape));
+                }
+                Some(_) => {}
+            }
+        }
+        for (name, view) in &self.tensors {
+            if !optional.contains(&name.as_str()) && !expected.iter().any(|(e, _)| e == name) {
+                add(format!("unexpected: {} {:?}", view.name, view.shape));
+            }
+        }
+        if hidden > 0 {
+            lines.push(format!("… and {hidden} more"));
+        }
+        if !lines.is_empty() {
+            let report = lines.iter().map(|l| format!("\n  {l}")).collect();
+            return Err(CheckpointError::Mismatch { path: self.path.clone(), report });
+        }
+        match self.tensors.values().find(|v| !matches!(v.dtype, Dtype::F32 | Dtype::BF16 | Dtype::F16)) {
+            Some(view) => Err(CheckpointError::Dtype {
+                path: self.path.clone(),
+                name: view.name.clone(),
+                dtype: format!("{:?}", view.dtype),
+            }),
+            None => Ok(()),
+        }
+    }
+
+    /// The tensor of this canonical name.
+    pub fn get(&self, name: &str) -> Result<&TensorView, CheckpointError> {
+        self.tensors.get(name).ok_or_else(|| CheckpointError::Mismatch {
+            path: self.path.clone(),
+            report: format!("\n  missing: {name}"),
+        })
+    }
+}
+
+fn read_file(
+    path: &Path,
+    bytes: Bytes,
+    naming: Naming,
+    tensors: &mut BTreeMap<String, TensorView>,
+) -> Result<(), CheckpointError> {
+    let malformed = |reason: String| CheckpointError::Malformed { path: path.into(), reason };
+    let slice = bytes.as_slice();
+    // Validates that the header is JSON, that the stretches are contiguous, fit the element types and end with the file.
+    let (header, metadata) = SafeTensors::read_metadata(slice).map_err(|e| malformed(e.to_string()))?;
+    for (name, info) in metadata.tensors() {
+        let canonical = match naming {
+            Naming::HuggingFace => hf_name(&name),
+            Naming::Mistral => mistral_name(&name),
+        };
+        let (from, to) = info.data_offsets;
+        let view = TensorView {
+            name: name.clone(),
+            dtype: info.dtype,
+            shape: info.shape.clone(),
+            bytes: bytes.clone(),
+            start: 8 + header + from,
+            len: to - from,
+        };
+        if tensors.insert(canonical.into_owned(), view).is_some() {
+            return Err(malformed(format!("tensor {name} is there twice, under this or another spelling")));
+        }
+    }
+    Ok(())
+}
+
+/// Canonical name of a Hugging Face tensor: transformers 5 writes `model.audio_tower.…`, `model.language_model.…` and
+/// `lm_head.weight` where the 2507 release has `audio_tower.…`, `language_model.model.…` and
+/// `language_model.lm_head.weight`.
+fn hf_name(name: &str) -> Cow<'_, str> {
+    if name == "lm_head.weight" {
+        return "language_model.lm_head.weight".into();
+    }
+    match name.strip_prefix("model.") {
+        Some(rest) => match rest.strip_prefix("language_model.") {
+            Some(decoder) => format!("language_model.model.{decoder}").into(),
+            None => rest.into(),
+        },
+        None => name.into(),
+    }
+}
+
+/// Canonical name of a tensor of `consolidated.safetensors`; unknown names are kept, and then reported as unexpected.
+fn mistral_name(name: &str) -> Cow<'_, str> {
+    let numbered = |rest: &str| rest.split_once('.').map(|(n, part)| (n.to_owned(), part.to_owned()));
+    if let Some(encoder) = name.strip_prefix("mm_whisper_embeddings.whisper_encoder.") {
+        if let Some((n, part)) = encoder.strip_prefix("conv_layers.").and_then(numbered) {
+            let n = match n.as_str() {
+                "0" => "1",
+                "1" => "2",
+                _ => return name.into(),
+            };
+            return format!("audio_tower.conv{n}.{part}").into();
+        }
+        if let Some(part) = encoder.strip_prefix("transformer.norm.") {
+            return format!("audio_tower.layer_norm.{part}").into();
+        }
+        if let Some((n, part)) = encoder.strip_prefix("transformer.layers.").and_then(numbered) {
+            let part = part
+                .replace("attention.wq.", "self_attn.q_proj.")
+                .replace("attention.wk.", "self_attn.k_proj.")
+                .replace("attention.wv.", "self_attn.v_proj.")
+                .replace("attention.wo.", "self_attn.out_proj.")
+                .replace("attention_norm.", "self_attn_layer_norm.")
+                .replace("ffn_norm.", "final_layer_norm.")
+                .replace("feed_forward.w1.", "fc1.")
+                .replace("feed_forward.w2.", "fc2.");
+            return format!("audio_tower.layers.{n}.{part}").into();
+        }
+        return name.into();
+    }
+    match name {
+        "mm_whisper_embeddings.tok_embeddings.weight" => return "language_model.model.embed_tokens.weight".into(),
+        "mm_whisper_embeddings.audio_language_projection.0.weight" => {
+            return "multi_modal_projector.linear_1.weight".into();
+        }
+        "mm_whisper_embeddings.audio_language_projection.2.weight" => {
+            return "multi_modal_projector.linear_2.weight".into();
+        }
+        "output.weight" => return "language_model.lm_head.weight".into(),
+        "norm.weight" => return "language_model.model.norm.weight".into(),
+        _ => {}
+    }
+    if let Some((n, part)) = name.strip_prefix("layers.").and_then(numbered) {
+        let part = part
+            .replace("attention_norm.", "input_layernorm.")
+            .replace("ffn_norm.", "post_attention_layernorm.")
+            .replace("attention.wq.", "self_attn.q_proj.")
+            .replace("attention.wk.", "self_attn.k_proj.")
+            .replace("attention.wv.", "self_attn.v_proj.")
+            .replace("attention.wo.", "self_attn.o_proj.")
+            .replace("feed_forward.w1.", "mlp.gate_proj.")
+            .replace("feed_forward.w2.", "mlp.down_proj.")
+            .replace("feed_forward.w3.", "mlp.up_proj.");
+        return format!("language_model.model.layers.{n}.{part}").into();
+    }
+    name.into()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_of_every_generation_meet() {
+        for (from, to) in [
+            ("model.audio_tower.conv1.bias", "audio_tower.conv1.bias"),
+            ("model.language_model.layers.3.mlp.up_proj.weight", "language_model.model.layers.3.mlp.up_proj.weight"),
+            ("lm_head.weight", "language_model.lm_head.weight"),
+            ("language_model.model.norm.weight", "language_model.model.norm.weight"),
+        ] {
+            assert_eq!(hf_name(from), to);
+        }
+        for (from, to) in [
+            ("mm_whisper_embeddings.whisper_encoder.conv_layers.1.bias", "audio_tower.conv2.bias"),
+            (
+                "mm_whisper_embeddings.whisper_encoder.transformer.layers.31.attention_norm.bias",
+                "audio_tower.layers.31.self_attn_layer_norm.bias",
+            ),
+            ("layers.2.feed_forward.w2.weight", "language_model.model.layers.2.mlp.down_proj.weight"),
+            ("layers.2.ffn_norm.weight", "language_model.model.layers.2.post_attention_layernorm.weight"),
+            ("something.else", "something.else"),
+        ] {
+            assert_eq!(mistral_name(from), to);
+        }
+    }
+
+    #[test]
+    fn broken_files_are_named() {
+        let dir = tempfile::tempdir().unwrap();
+        let open = || Checkpoint::open(dir.path()).err().map(|e| e.to_string()).unwrap_or_default();
+        assert!(open().contains("no weights here"));
+        let weights = dir.path().join("model.safetensors");
+        for bytes in [&b""[..], b"\x08", b"\xff\xff\xff\xff\xff\xff\xff\xff{}", b"\x02\0\0\0\0\0\0\0{]"] {
+            std::fs::write(&weights, bytes).unwrap();
+            assert!(open().contains("model.safetensors"), "{bytes:?}: {}", open());
+        }
+        let good = safetensors::tensor::TensorView::new(Dtype::F32, vec![2], &[0; 8]).unwrap();
+        let bytes = safetensors::serialize([("a", good)], None).unwrap();
+        std::fs::write(&weights, &bytes[..bytes.len() - 1]).unwrap();
+        assert!(open().contains("not a complete safetensors file"), "{}", open());
+        std::fs::write(&weights, &bytes).unwrap();
+        let checkpoint = Checkpoint::open(dir.path()).unwrap();
+        let wanted = [("a".to_owned(), vec![3]), ("b".to_owned(), vec![1])];
+        let report = checkpoint.check(&wanted, &[]).unwrap_err().to_string();
+        assert!(report.contains("misshapen: a is [2]") && report.contains("missing: b"), "{report}");
+        assert!(checkpoint.check(&[], &[]).unwrap_err().to_string().contains("unexpected: a"));
+
+        let index = dir.path().join("model.safetensors.index.json");
+        for (json, says) in [
+            (r#"{"weight_map":{"a":"../x.safetensors"}}"#, "not a file name"),
+            (r#"{"weight_map":{"a":"gone.safetensors"}}"#, "gone.safetensors"),
+            (r#"{"weight_map":{"b":"model.safetensors"}}"#, "in none of the shards"),
+            ("[]", "not a safetensors index"),
+        ] {
+            std::fs::write(&index, json).unwrap();
+            assert!(open().contains(says), "{}", open());
+        }
+    }
+}

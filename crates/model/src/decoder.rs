@@ -1,0 +1,359 @@
+//! The text decoder: prefill layer by layer, then one token at a time.
+//!
+//! Prefill is layer-major. For each layer the keys and values of the whole prompt are computed first, in blocks of
+//! rows; then queries, attention and the feed-forward layer run block by block, each over the keys of all positions
+//! before it. When a layer is done the policy says what its heads keep and the layer's full keys and values are
+//! overwritten by the next one's: the full cache of more than one layer never exists.
+
+use std::ops::ControlFlow;
+
+use rayon::prelude::*;
+use wnw_kernels::elementwise::{Rope, add, rms_norm, silu_mul};
+use wnw_kv::attention::{Mask, PrefillShape, prefill_attention};
+use wnw_kv::{KvShape, KvStore, LayerView, Policy};
+
+use crate::checkpoint::Checkpoint;
+use crate::config::DecoderConfig;
+use crate::linear::{Linear, RowTable, WeightDtype, to_f32};
+use crate::voxtral::ModelError;
+
+/// Rows of the prompt that go through a layer together.
+const BLOCK: usize = 256;
+
+/// The decoder with its weights.
+pub struct Decoder {
+    config: DecoderConfig,
+    embeddings: RowTable,
+    layers: Vec<DecoderLayer>,
+    norm: Vec<f32>,
+    lm_head: Linear,
+    rope: Rope,
+}
+
+struct DecoderLayer {
+    attention_norm: Vec<f32>,
+    q: Linear,
+    k: Linear,
+    v: Linear,
+    o: Linear,
+    mlp_norm: Vec<f32>,
+    gate: Linear,
+    up: Linear,
+    down: Linear,
+}
+
+/// Canonical names and shapes of the decoder's tensors.
+pub(crate) fn expected_tensors(d: &DecoderConfig) -> Vec<(String, Vec<usize>)> {
+    let (h, i) = (d.hidden_size, d.intermediate_size);
+    let (q, kv) = (d.n_q_heads * d.head_dim, d.n_kv_heads * d.head_dim);
+    let mut out = vec![
+        ("language_model.model.embed_tokens.weight".to_owned(), vec![d.vocab_size, h]),
+        ("language_model.model.norm.weight".to_owned(), vec![h]),
+    ];
+    if !d.tied {
+        out.push((LM_HEAD.to_owned(), vec![d.vocab_size, h]));
+    }
+    for l in 0..d.n_layers {
+        for (part, shape) in [
+            ("input_layernorm", &[h][..]),
+            ("self_attn.q_proj", &[q, h]),
+            ("self_attn.k_proj", &[kv, h]),
+            ("self_attn.v_proj", &[kv, h]),
+            ("self_attn.o_proj", &[h, q]),
+            ("post_attention_layernorm", &[h]),
+            ("mlp.gate_proj", &[i, h]),
+            ("mlp.up_proj", &[i, h]),
+            ("mlp.down_proj", &[h, i]),
+        ] {
+            out.push((format!("language_model.model.layers.{l}.{part}.weight"), shape.to_vec()));
+        }
+    }
+    out
+}
+
+pub(crate) const LM_HEAD: &str = "language_model.lm_head.weight";
+
+/// How far a prefill has come.
+#[derive(Clone, Copy, Debug)]
+pub struct PrefillProgress {
+    /// Layer blocks done.
+    pub done: usize,
+    /// Layer blocks in all.
+    pub total: usize,
+}
+
+/// Buffers that one decoding session reuses for every step.
+pub struct StepBuffers {
+    x: Vec<f32>,
+    norm: Vec<f32>,
+    q: Vec<f32>,
+    k: Vec<f32>,
+    v: Vec<f32>,
+    attended: Vec<f32>,
+    branch: Vec<f32>,
+    gate: Vec<f32>,
+    up: Vec<f32>,
+    cos: Vec<f32>,
+    sin: Vec<f32>,
+    logits: Vec<f32>,
+}
+
+impl Decoder {
+    pub(crate) fn load(
+        checkpoint: &Checkpoint,
+        config: &DecoderConfig,
+        dtype: WeightDtype,
+        mut loaded: impl FnMut(usize, usize),
+    ) -> Result<Self, ModelError> {
+        // Mistral's file pairs dimensions 2i and 2i + 1 where Hugging Face's pairs i and i + head_dim / 2.
+        let interleaved = checkpoint.naming() == crate::checkpoint::Naming::Mistral;
+        let layers = (0..config.n_layers)
+            .map(|l| {
+                let tensor = |part: &str| checkpoint.get(&format!("language_model.model.layers.{l}.{part}.weight"));
+                let linear = |part: &str| -> Result<Linear, ModelError> {
+                    Ok(Linear::new(tensor(part)?, None, dtype)?)
+                };
+                let rotary = |part: &str| -> Result<Linear, ModelError> {
+                    let view = tensor(part)?;
+                    if interleaved {
+                        return Ok(Linear::new(&view.pairs_to_halves(config.head_dim), None, dtype)?);
+                    }
+                    Ok(Linear::new(view, None, dtype)?)
+                };
+                let layer = DecoderLayer {
+                    attention_norm: to_f32(tensor("input_layernorm")?),
+                    q: rotary("self_attn.q_proj")?,
+                    k: rotary("self_attn.k_proj")?,
+                    v: linear("self_attn.v_proj")?,
+                    o: linear("self_attn.o_proj")?,
+                    mlp_norm: to_f32(tensor("post_attention_layernorm")?),
+                    gate: linear("mlp.gate_proj")?,
+                    up: linear("mlp.up_proj")?,
+                    down: linear("mlp.down_proj")?,
+                };
+                loaded(l + 1, config.n_layers);
+                Ok(layer)
+            })
+            .collect::<Result<_, ModelError>>()?;
+        let table = checkpoint.get("language_model.model.embed_tokens.weight")?;
+        let head = if config.tied { table } else { checkpoint.get(LM_HEAD)? };
+        Ok(Self {
+            embeddings: RowTable::new(table),
+            layers,
+            norm: to_f32(checkpoint.get("language_model.model.norm.weight")?),
+            lm_head: Linear::new(head, None, dtype)?,
+            rope: Rope::new(config.head_dim, config.rope_theta),
+            config: config.clone(),
+        })
+    }
+
+    /// Head counts and sizes of the cache that this decoder fills.
+    pub fn kv_shape(&self) -> KvShape {
+        let d = &self.config;
+        KvShape { n_layers: d.n_layers, n_q_heads: d.n_q_heads, n_kv_heads: d.n_kv_heads, head_dim: d.head_dim }
+    }
+
+    /// Width of the residual stream.
+    pub fn hidden_size(&self) -> usize {
+        self.config.hidden_size
+    }
+
+    /// Copies the embedding of `token` into `out` `(hidden_size)`.
+    pub fn embed(&self, token: u32, out: &mut [f32]) -> Result<(), ModelError> {
+        if self.embeddings.copy_row(token as usize, out) {
+            return Ok(());
+        }
+        Err(ModelError::Input(format!("token {token} is past the {} embeddings", self.embeddings.rows())))
+    }
+
+    /// Runs the prompt through all layers and fills `store` as `policy` decides.
+    ///
+    /// `x` is the embedded prompt, `(len, hidden_size)`, consumed. Returns the normalised states of the last `wanted`
+    /// positions, `(wanted, hidden_size)`. `progress` is called after every block of rows; when it breaks, the prefill
+    /// ends with [`ModelError::Cancelled`].
+    pub fn prefill(
+        &self,
+        mut x: Vec<f32>,
+        wanted: usize,
+        store: &mut KvStore,
+        policy: &mut dyn Policy,
+        progress: &mut dyn FnMut(PrefillProgress) -> ControlFlow<()>,
+    ) -> Result<Vec<f32>, ModelError> {
+        let (h, hd) = (self.config.hidden_size, self.config.head_dim);
+        let n = x.len() / h;
+        if n == 0 || n != store.layout().len() || wanted == 0 || wanted > n {
+            return Err(ModelError::Input(format!("a prompt of {n} positions for {}", store.layout().len())));
+        }
+        if n > self.config.max_positions {
+            return Err(ModelError::TooLong { positions: n, max: self.config.max_positions });
+        }
+        let shape = self.kv_shape();
+        let (q_row, kv_row) = (shape.n_q_heads * hd, shape.n_kv_heads * hd);
+        let (mut cos, mut sin) = (Vec::with_capacity(n * hd / 2), Vec::with_capacity(n * hd / 2)); // (n, hd / 2)
+        for position in 0..n {
+            self.rope.angles(position, &mut cos, &mut sin);
+        }
+        let angles = |position: usize| {
+            let at = position * hd / 2..(position + 1) * hd / 2;
+            (&cos[at.clone()], &sin[at])
+        };
+        let (mut k, mut v) = (vec![0.0; n * kv_row], vec![0.0; n * kv_row]); // (n_kv_heads, n, hd)
+        let rows = BLOCK.min(n);
+        let mut norm = vec![0.0; rows * h];
+        let mut branch = vec![0.0; rows * h];
+        let mut kv = vec![0.0; rows * kv_row];
+        let mut q = vec![0.0; rows * q_row];
+        let mut attended = vec![0.0; rows * q_row];
+        let mut gate = vec![0.0; rows * self.config.intermediate_size];
+        let mut up = vec![0.0; rows * self.config.intermediate_size];
+        let blocks = n.div_ceil(BLOCK);
+        let mut state = PrefillProgress { done: 0, total: self.layers.len() * blocks };
+
+        for (l, layer) in self.layers.iter().enumerate() {
+            for first in (0..n).step_by(BLOCK) {
+                let m = BLOCK.min(n - first);
+                let x = &x[first * h..(first + m) * h];
+                norm_rows(x, &layer.attention_norm, self.config.rms_norm_eps, &mut norm[..m * h]);
+                for (linear, target, rotate) in [(&layer.k, &mut k, true), (&layer.v, &mut v, false)] {
+                    linear.forward(&norm[..m * h], &mut kv[..m * kv_row])?;
+                    for (i, row) in kv[..m * kv_row].chunks_exact_mut(kv_row).enumerate() {
+                        let (cos, sin) = angles(first + i);
+                        for (head, row) in row.chunks_exact_mut(hd).enumerate() {
+                            if rotate {
+                                Rope::rotate(row, cos, sin);
+                            }
+                            target[(head * n + first + i) * hd..][..hd].copy_from_slice(row);
+                        }
+                    }
+                }
+            }
+            // Above the last layer only the wanted positions are read.
+            let needed = if l + 1 == self.layers.len() { n - wanted } else { 0 };
+            for first in (0..n).step_by(BLOCK) {
+                let m = BLOCK.min(n - first);
+                if first + m > needed {
+                    let x = &mut x[first * h..(first + m) * h];
+                    norm_rows(x, &layer.attention_norm, self.config.rms_norm_eps, &mut norm[..m * h]);
+                    layer.q.forward(&norm[..m * h], &mut q[..m * q_row])?;
+                    for (i, row) in q[..m * q_row].chunks_exact_mut(q_row).enumerate() {
+                        let (cos, sin) = angles(first + i);
+                        row.chunks_exact_mut(hd).for_each(|row| Rope::rotate(row, cos, sin));
+                    }
+                    let block = PrefillShape {
+                        n_q: m,
+                        n_k: n,
+                        n_q_heads: shape.n_q_heads,
+                        n_kv_heads: shape.n_kv_heads,
+                        head_dim: hd,
+                    };
+                    let (q, attended) = (&q[..m * q_row], &mut attended[..m * q_row]);
+                    prefill_attention(q, &k, &v, block, Mask::Causal { first }, self.attention_scale(), attended);
+                    layer.o.forward(attended, &mut branch[..m * h])?;
+                    add(x, &branch[..m * h]);
+                    norm_rows(x, &layer.mlp_norm, self.config.rms_norm_eps, &mut norm[..m * h]);
+                    let inner = m * self.config.intermediate_size;
+                    layer.feed_forward(&norm[..m * h], &mut gate[..inner], &mut up[..inner], &mut branch[..m * h])?;
+                    add(x, &branch[..m * h]);
+                }
+                state.done += 1;
+                if progress(state).is_break() {
+                    return Err(ModelError::Cancelled);
+                }
+            }
+            let layout = store.layout().clone();
+            let view = LayerView { layer: l, shape, layout: &layout, k: &k, v: &v };
+            let selection = policy.after_prefill(&view);
+            store.admit(&view, &selection)?;
+        }
+        let mut out = vec![0.0; wanted * h];
+        norm_rows(&x[(n - wanted) * h..], &self.norm, self.config.rms_norm_eps, &mut out);
+        Ok(out)
+    }
+
+    /// Logits of normalised states: `states` is `(m, hidden_size)`, the result `(m, vocab_size)`.
+    pub fn logits(&self, states: &[f32]) -> Result<Vec<f32>, ModelError> {
+        let mut out = vec![0.0; states.len() / self.config.hidden_size * self.lm_head.outputs()];
+        self.lm_head.forward(states, &mut out)?;
+        Ok(out)
+    }
+
+    /// Buffers for [`Decoder::step`].
+    pub fn step_buffers(&self) -> StepBuffers {
+        let d = &self.config;
+        let (q, kv) = (d.n_q_heads * d.head_dim, d.n_kv_heads * d.head_dim);
+        let zeros = |n: usize| vec![0.0; n];
+        StepBuffers {
+            x: zeros(d.hidden_size),
+            norm: zeros(d.hidden_size),
+            q: zeros(q),
+            k: zeros(kv),
+            v: zeros(kv),
+            attended: zeros(q),
+            branch: zeros(d.hidden_size),
+            gate: zeros(d.intermediate_size),
+            up: zeros(d.intermediate_size),
+            cos: Vec::with_capacity(d.head_dim / 2),
+            sin: Vec::with_capacity(d.head_dim / 2),
+            logits: zeros(d.vocab_size),
+        }
+    }
+
+    /// Feeds `token` at `position`, appends its keys and values to `store`, and returns the logits `(vocab_size)` of
+    /// the next token.
+    pub fn step<'a>(
+        &self,
+        token: u32,
+        position: usize,
+        store: &mut KvStore,
+        buffers: &'a mut StepBuffers,
+    ) -> Result<&'a [f32], ModelError> {
+        if position >= self.config.max_positions {
+            return Err(ModelError::TooLong { positions: position + 1, max: self.config.max_positions });
+        }
+        let (hd, eps) = (self.config.head_dim, self.config.rms_norm_eps);
+        let b = buffers;
+        self.embed(token, &mut b.x)?;
+        b.cos.clear();
+        b.sin.clear();
+        self.rope.angles(position, &mut b.cos, &mut b.sin);
+        for (l, layer) in self.layers.iter().enumerate() {
+            rms_norm(&b.x, &layer.attention_norm, eps, &mut b.norm);
+            layer.q.forward(&b.norm, &mut b.q)?;
+            layer.k.forward(&b.norm, &mut b.k)?;
+            layer.v.forward(&b.norm, &mut b.v)?;
+            for row in b.q.chunks_exact_mut(hd).chain(b.k.chunks_exact_mut(hd)) {
+                Rope::rotate(row, &b.cos, &b.sin);
+            }
+            store.append(l, &b.k, &b.v)?;
+            store.attend(l, &b.q, self.attention_scale(), &mut b.attended)?;
+            layer.o.forward(&b.attended, &mut b.branch)?;
+            add(&mut b.x, &b.branch);
+            rms_norm(&b.x, &layer.mlp_norm, eps, &mut b.norm);
+            layer.feed_forward(&b.norm, &mut b.gate, &mut b.up, &mut b.branch)?;
+            add(&mut b.x, &b.branch);
+        }
+        rms_norm(&b.x, &self.norm, eps, &mut b.norm);
+        self.lm_head.forward(&b.norm, &mut b.logits)?;
+        Ok(&b.logits)
+    }
+
+    fn attention_scale(&self) -> f32 {
+        (self.config.head_dim as f32).powf(-0.5)
+    }
+}
+
+impl DecoderLayer {
+    /// SwiGLU: `down(silu(gate(x)) · up(x))`.
+    fn feed_forward(&self, x: &[f32], gate: &mut [f32], up: &mut [f32], out: &mut [f32]) -> Result<(), ModelError> {
+        self.gate.forward(x, gate)?;
+        self.up.forward(x, up)?;
+        gate.par_chunks_mut(1 << 14).zip(up.par_chunks(1 << 14)).for_each(|(gate, up)| silu_mul(gate, up));
+        self.down.forward(gate, out)?;
+        Ok(())
+    }
+}
+
+fn norm_rows(x: &[f32], weight: &[f32], eps: f32, out: &mut [f32]) {
+    let h = weight.len();
+    out.par_chunks_mut(h).zip(x.par_chunks(h)).for_each(|(out, x)| rms_norm(x, weight, eps, out));
+}
