@@ -1,4 +1,4 @@
-//! Containers with packets and time stamps, through symphonia: FLAC, Matroska/WebM, MP4/QuickTime, CAF, Ogg.
+//! Containers with packets and time stamps, through symphonia: FLAC, Matroska/WebM, MP4/QuickTime, CAF.
 //!
 //! The clock of what was decoded is compared with each packet's time stamp; where packets are missing or damaged,
 //! the difference is reported, so that the stream can put silence there.
@@ -10,7 +10,7 @@ use symphonia::core::errors::Error;
 use symphonia::core::formats::{FormatOptions, FormatReader, Track};
 use symphonia::core::io::{MediaSourceStream, MediaSourceStreamOptions};
 use symphonia::core::packet::Packet;
-use symphonia::default::formats::{CafReader, FlacReader, IsoMp4Reader, MkvReader, OggReader};
+use symphonia::default::formats::{CafReader, FlacReader, IsoMp4Reader, MkvReader};
 
 use crate::codec::{Codec, fault};
 use crate::error::{AudioWarning, Fault};
@@ -22,7 +22,6 @@ use crate::reader::{AudioInfo, DecodeOptions, Event, Reader};
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Kind {
     Flac,
-    Ogg,
     Matroska,
     Mp4,
     Caf,
@@ -32,7 +31,6 @@ impl Kind {
     fn name(self) -> &'static str {
         match self {
             Self::Flac => "FLAC",
-            Self::Ogg => "Ogg",
             Self::Matroska => "Matroska/WebM",
             Self::Mp4 => "MP4/QuickTime",
             Self::Caf => "CAF",
@@ -79,6 +77,8 @@ pub(crate) struct DemuxReader {
     keep_frames: u64,
     notes: Vec<AudioWarning>,
     errors: u32,
+    seekable: bool,
+    opus: bool,
     ended: bool,
 }
 
@@ -101,12 +101,12 @@ impl DemuxReader {
             }
             input.rewind_to_base()?;
         }
+        let seekable = input.is_seekable();
         let codec_id = if kind == Kind::Matroska { matroska_codec(&mut input)? } else { None };
         let stream = MediaSourceStream::new(Box::new(input), MediaSourceStreamOptions::default());
         let opts = FormatOptions::default();
         let format: Box<dyn FormatReader> = match kind {
             Kind::Flac => Box::new(FlacReader::try_new(stream, opts).map_err(fault)?),
-            Kind::Ogg => Box::new(OggReader::try_new(stream, opts).map_err(fault)?),
             Kind::Matroska => Box::new(MkvReader::try_new(stream, opts).map_err(fault)?),
             Kind::Mp4 => Box::new(IsoMp4Reader::try_new(stream, opts).map_err(fault)?),
             Kind::Caf => Box::new(CafReader::try_new(stream, opts).map_err(fault)?),
@@ -146,11 +146,13 @@ impl DemuxReader {
             keep_frames: u64::MAX,
             notes: chosen.notes,
             errors: 0,
+            seekable,
+            opus: chosen.params.codec == CODEC_ID_OPUS,
             ended: false,
         };
         if let Some(Edit { start, length }) = edit {
             // Opus brings its own count of samples to drop.
-            let start = if chosen.params.codec == CODEC_ID_OPUS { 0.0 } else { start };
+            let start = if reader.opus { 0.0 } else { start };
             reader.drop_frames = (start * f64::from(rate)).round() as u64;
             if let Some(length) = length {
                 reader.keep_frames = (length * f64::from(rate)).round() as u64;
@@ -171,10 +173,12 @@ impl DemuxReader {
                 Ok(Some(_)) => {}
                 Ok(None) => return Ok(None),
                 Err(Error::IoError(e)) if e.kind() == std::io::ErrorKind::UnexpectedEof => {
-                    self.notes.push(AudioWarning::Truncated { at: self.clock });
+                    // A Matroska stream from a pipe always ends like this.
+                    if self.seekable || self.kind != Kind::Matroska {
+                        self.notes.push(AudioWarning::Truncated { at: self.clock });
+                    }
                     return Ok(None);
                 }
-                Err(Error::ResetRequired) => self.reset()?,
                 Err(Error::IoError(e)) => return Err(Fault::Io(e)),
                 Err(error) => {
                     self.errors += 1;
@@ -188,18 +192,6 @@ impl DemuxReader {
                 }
             }
         }
-    }
-
-    /// A chained stream begins: new tracks, a new decoder, a new clock.
-    fn reset(&mut self) -> Result<(), Fault> {
-        let chosen = choose(self.format.tracks(), self.kind, &Movie::default(), None)?;
-        let channels = chosen.params.channels.as_ref().map_or(1, |c| c.count());
-        self.options.check(chosen.params.sample_rate.unwrap_or(48_000), channels as u64)?;
-        (self.track, self.unit, self.codec) = (chosen.track, chosen.unit, chosen.codec);
-        (self.start, self.clock) = (None, 0.0);
-        // What the first stream states is only its own length.
-        self.info.duration = None;
-        Ok(())
     }
 
     fn decode(&mut self, packet: &Packet, out: &mut Vec<f32>) -> Result<Event, Fault> {
@@ -260,7 +252,13 @@ impl Reader for DemuxReader {
             });
         };
         let stamp = packet.pts.get() as f64 * self.unit;
-        let start = *self.start.get_or_insert(stamp);
+        let start = *self.start.get_or_insert_with(|| {
+            // Matroska gives what an encoder put before the start negative times; Opus counts it itself.
+            if stamp < 0.0 && self.kind == Kind::Matroska && !self.opus {
+                self.drop_frames = (-stamp * f64::from(self.rate)).round() as u64;
+            }
+            stamp
+        });
         let gap = stamp - start - self.clock;
         if gap > self.kind.tolerance() {
             self.clock += gap;

@@ -6,9 +6,10 @@ use crate::error::Fault;
 use crate::frames;
 use crate::input::Input;
 use crate::mpeg::{Mpeg, MpegReader};
+use crate::ogg_audio::OggReader;
 use crate::raw::RawReader;
 use crate::reader::{DecodeOptions, Reader};
-use crate::{aiff, wav};
+use crate::{aiff, caf, wav};
 
 /// Bytes looked at to recognise a container, and to find the first frame of a bare stream.
 const HEAD: usize = 64 * 1024;
@@ -39,13 +40,13 @@ pub(crate) fn open(mut input: Input, options: &DecodeOptions) -> Result<Box<dyn 
         [b'F', b'O', b'R', b'M', _, _, _, _, b'A', b'I', b'F', b'F' | b'C', ..] => {
             return aiff::open(input, options);
         }
+        [b'c', b'a', b'f', b'f', 0, 1, ..] => return caf::open(input, options),
+        [b'O', b'g', b'g', b'S', ..] => return Ok(Box::new(OggReader::open(input, options)?)),
         _ => {}
     }
     let kind = match head {
         [b'f', b'L', b'a', b'C', ..] => Some(Kind::Flac),
-        [b'O', b'g', b'g', b'S', ..] => Some(Kind::Ogg),
         [0x1A, 0x45, 0xDF, 0xA3, ..] => Some(Kind::Matroska),
-        [b'c', b'a', b'f', b'f', 0, 1, ..] => Some(Kind::Caf),
         [_, _, _, _, name @ ..] if is_mp4(name) => Some(Kind::Mp4),
         _ => None,
     };
