@@ -1,0 +1,1 @@
+//! Model names on a hub, and the directories they are kept in.
