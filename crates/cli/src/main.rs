@@ -1,2 +1,44 @@
-//! The `wnw` command.
-fn main() {}
+//! The `wnw` command: reads the command line, runs the engine, shows what it says.
+//!
+//! This crate alone prints, exits, and reads the environment.
+
+mod args;
+mod error;
+mod inputs;
+mod model_command;
+mod models;
+mod outputs;
+mod plan_command;
+mod progress;
+mod system;
+mod transcribe;
+
+use std::process::ExitCode;
+
+use clap::{CommandFactory, Parser};
+
+use args::{Cli, Command};
+
+fn main() -> ExitCode {
+    let cli = Cli::parse();
+    system::set_threads(cli.threads);
+    system::install_interrupt_handler();
+    let result = match &cli.command {
+        Command::Transcribe(args) => transcribe::run(args),
+        Command::Model(args) => model_command::run(args).map(|()| ExitCode::SUCCESS),
+        Command::Plan(args) => plan_command::run(args).map(|()| ExitCode::SUCCESS),
+        Command::Completions { shell } => {
+            clap_complete::generate(*shell, &mut Cli::command(), "wnw", &mut std::io::stdout());
+            Ok(ExitCode::SUCCESS)
+        }
+    };
+    match result {
+        Ok(code) => code,
+        // The reader of our output went away, as `head` does: nothing is wrong.
+        Err(error) if error.is_broken_pipe() => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("wnw: {error}");
+            error.exit_code()
+        }
+    }
+}

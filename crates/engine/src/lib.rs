@@ -1,1 +1,21 @@
-//! wnw engine (crate docs to follow).
+//! From a stream of samples to a stream of events.
+//!
+//! [`Engine::transcribe`] cuts a recording into windows that the model can take in one pass ([`window`]), and for each
+//! one encodes, prefills layer by layer, and decodes token by token with the KV policy that the request names. What
+//! happens is told to the caller as [`Event`]s; command line, server and evaluation are readers of the same events.
+//! Nothing here prints, exits, or reads the environment.
+
+mod engine;
+mod event;
+mod guard;
+mod method;
+mod sampling;
+mod transcript;
+pub mod window;
+
+pub use engine::{Engine, EngineError, Request};
+pub use event::{Event, Phase, Progress};
+pub use guard::{GuardConfig, Repetition, RepetitionGuard};
+pub use method::Method;
+pub use sampling::{Sampler, Sampling};
+pub use transcript::{FinishReason, Segment, Statistics, Timing, Transcript, Warning};

@@ -18,12 +18,12 @@ pub enum StoreError {
     #[error(transparent)]
     Selection(#[from] SelectionError),
     /// The allocator gave no page.
-    #[error("no memory for another KV page of {page_bytes} bytes ({in_use} bytes in use)")]
+    #[error("no memory for another KV page of {page_bytes} bytes ({allocated} bytes allocated)")]
     OutOfMemory {
         /// Bytes of one page.
         page_bytes: usize,
-        /// Bytes in use.
-        in_use: u64,
+        /// Bytes allocated so far.
+        allocated: u64,
     },
     /// Layers must be admitted once each, in ascending order, before the first step.
     #[error("layer {got} was given where layer {want} was due")]
@@ -47,12 +47,8 @@ pub struct StoreReport {
     pub text_rows: u64,
     /// Share of the prompt's audio rows that is resident, r_GPU (1 without audio).
     pub retention: f64,
-    /// Bytes of pages in use.
-    pub bytes_in_use: u64,
-    /// Bytes of pages allocated.
+    /// Bytes of pages allocated. Nothing is freed while a store lives, so this is also the most there ever was.
     pub bytes_allocated: u64,
-    /// The most bytes that were ever in use.
-    pub bytes_high_water: u64,
 }
 
 /// One KV head's resident rows, in order of position.
@@ -207,30 +203,31 @@ impl KvStore {
         self.heads[layer * self.shape.n_kv_heads + kv_head].len
     }
 
+    /// Share of the prompt's audio rows that is resident, r_GPU; 1 without audio.
+    pub fn retention(&self) -> f64 {
+        let all = self.heads.len() * self.layout.n_audio();
+        let resident: usize = self.heads.iter().map(|h| h.audio_rows).sum();
+        if all == 0 { 1.0 } else { resident as f64 / all as f64 }
+    }
+
     /// What is resident and what it costs, now.
     pub fn report(&self) -> StoreReport {
         let audio_rows: u64 = self.heads.iter().map(|h| h.audio_rows as u64).sum();
         let rows: u64 = self.heads.iter().map(|h| h.len as u64).sum();
-        let all_audio = (self.heads.len() * self.layout.n_audio()) as u64;
-        let (page_bytes, in_use, allocated, high_water) =
-            with_pool!(&self.pool, p => (p.page_bytes(), p.in_use(), p.allocated(), p.high_water()));
-        let bytes = |pages: usize| (pages * page_bytes) as u64;
         StoreReport {
             audio_rows,
             text_rows: rows - audio_rows,
-            retention: if all_audio == 0 { 1.0 } else { audio_rows as f64 / all_audio as f64 },
-            bytes_in_use: bytes(in_use),
-            bytes_allocated: bytes(allocated),
-            bytes_high_water: bytes(high_water),
+            retention: self.retention(),
+            bytes_allocated: with_pool!(&self.pool, p => (p.page_bytes() * p.allocated()) as u64),
         }
     }
 
-    /// Checks that every page belongs to exactly one head or is free, that each head has exactly the pages its rows
+    /// Checks that every page belongs to exactly one head, that each head has exactly the pages its rows
     /// need, and that no admitted layer lacks text rows. Callable at any moment.
     pub fn check_integrity(&self) -> Result<(), StoreError> {
-        let (allocated, free) = with_pool!(&self.pool, p => (p.allocated(), p.free_pages().to_vec()));
+        let allocated = with_pool!(&self.pool, p => p.allocated());
         let mut owner = vec![0u32; allocated];
-        for page in self.heads.iter().flat_map(|h| &h.pages).chain(&free) {
+        for page in self.heads.iter().flat_map(|h| &h.pages) {
             match owner.get_mut(*page as usize) {
                 Some(count) => *count += 1,
                 None => return Err(StoreError::Integrity(format!("page {page} was never allocated"))),
@@ -262,7 +259,7 @@ fn push<T: KvElement>(pool: &mut PagePool<T>, head: &mut HeadRows, k: &[f32], v:
     if slot == 0 {
         let page = pool.take().ok_or_else(|| StoreError::OutOfMemory {
             page_bytes: pool.page_bytes(),
-            in_use: (pool.in_use() * pool.page_bytes()) as u64,
+            allocated: (pool.allocated() * pool.page_bytes()) as u64,
         })?;
         head.pages.push(page);
     }

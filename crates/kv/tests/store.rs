@@ -137,8 +137,7 @@ proptest! {
         prop_assert!((report.retention - kept as f64 / (3 * kv_heads * audio) as f64).abs() < 1e-12);
         let pages: usize = (0..3).flat_map(|l| (0..kv_heads).map(move |h| (l, h)))
             .map(|(l, h)| (policy.kept(l, h, audio).len() + 5).div_ceil(PAGE_ROWS)).sum();
-        prop_assert_eq!(report.bytes_in_use, (pages * PAGE_ROWS * 8 * 2 * 4) as u64);
-        prop_assert_eq!(report.bytes_allocated, report.bytes_high_water);
+        prop_assert_eq!(report.bytes_allocated, (pages * PAGE_ROWS * 8 * 2 * 4) as u64);
     }
 }
 
@@ -158,7 +157,7 @@ fn layers_out_of_order_and_broken_selections_are_refused() {
         vec![HeadSelection::Only(vec![4]), HeadSelection::All],
     ] {
         assert!(matches!(store.admit(&view(0), &bad), Err(StoreError::Selection(_))), "{bad:?}");
-        assert_eq!(store.report().bytes_in_use, 0, "a refused selection leaves nothing behind");
+        assert_eq!(store.report().bytes_allocated, 0, "a refused selection leaves nothing behind");
     }
     store.admit(&view(0), &[HeadSelection::Only(vec![]), HeadSelection::Only(vec![0, 3])]).unwrap();
     assert_eq!((store.resident_rows(0, 0), store.resident_rows(0, 1)), (2, 4));

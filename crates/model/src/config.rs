@@ -323,6 +323,39 @@ impl VoxtralConfig {
         Self { projector_input: encoder.hidden_size * downsample, downsample, encoder, decoder }.checked(path)
     }
 
+    /// The configuration of a public release by its hub name (model cards and `config.json` of July 2025), for planning
+    /// without a download.
+    pub fn released(name: &str) -> Option<Self> {
+        let (hidden_size, intermediate_size, n_layers) = match name {
+            "mistralai/Voxtral-Mini-3B-2507" => (3072, 8192, 30),
+            "mistralai/Voxtral-Small-24B-2507" => (5120, 32_768, 40),
+            _ => return None,
+        };
+        let encoder = EncoderConfig {
+            hidden_size: 1280,
+            n_layers: 32,
+            n_heads: 20,
+            head_dim: 64,
+            intermediate_size: 5120,
+            n_mels: 128,
+            max_positions: 1500,
+        };
+        let decoder = DecoderConfig {
+            hidden_size,
+            intermediate_size,
+            n_layers,
+            n_q_heads: 32,
+            n_kv_heads: 8,
+            head_dim: 128,
+            vocab_size: 131_072,
+            rms_norm_eps: 1e-5,
+            rope_theta: 1e8,
+            tied: false,
+            max_positions: 32_768,
+        };
+        Some(Self { projector_input: 5120, downsample: DOWNSAMPLE, encoder, decoder })
+    }
+
     /// Audio tokens of one 30 s chunk, 375.
     pub fn tokens_per_chunk(&self) -> usize {
         self.encoder.max_positions / self.downsample
@@ -416,6 +449,7 @@ mod tests {
             .replace(r#""rope_theta":100000000.0"#, r#""rope_parameters":{"rope_theta":1e8,"rope_type":"default"}"#)
             .replace("torch_dtype", "dtype");
         assert_eq!(hf(&new).unwrap(), old);
+        assert_eq!(VoxtralConfig::released("mistralai/Voxtral-Small-24B-2507").unwrap(), old);
     }
 
     #[test]

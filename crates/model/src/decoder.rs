@@ -15,6 +15,7 @@ use wnw_kv::{KvShape, KvStore, LayerView, Policy};
 use crate::checkpoint::Checkpoint;
 use crate::config::DecoderConfig;
 use crate::linear::{Linear, RowTable, WeightDtype, to_f32};
+use crate::prompt::Prompt;
 use crate::voxtral::ModelError;
 
 /// Rows of the prompt that go through a layer together.
@@ -164,6 +165,27 @@ impl Decoder {
             return Ok(());
         }
         Err(ModelError::Input(format!("token {token} is past the {} embeddings", self.embeddings.rows())))
+    }
+
+    /// The embedded prompt, `(len, hidden_size)`: token embeddings, replaced by `audio` rows at audio positions.
+    pub fn embed_prompt(&self, prompt: &Prompt, audio: &[f32]) -> Result<Vec<f32>, ModelError> {
+        let h = self.config.hidden_size;
+        if audio.len() != prompt.layout.n_audio() * h {
+            let (rows, places) = (audio.len() / h, prompt.layout.n_audio());
+            return Err(ModelError::Input(format!("{rows} audio embeddings for {places} placeholders")));
+        }
+        let mut out = vec![0.0; prompt.ids.len() * h];
+        let mut audio = audio.chunks_exact(h);
+        for (stretch, is_audio) in prompt.layout.stretches() {
+            for position in stretch {
+                let row = &mut out[position * h..(position + 1) * h];
+                match if is_audio { audio.next() } else { None } {
+                    Some(embedding) => row.copy_from_slice(embedding),
+                    None => self.embed(prompt.ids[position], row)?,
+                }
+            }
+        }
+        Ok(out)
     }
 
     /// Runs the prompt through all layers and fills `store` as `policy` decides.

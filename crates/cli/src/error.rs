@@ -1,0 +1,63 @@
+//! Errors of the command line itself.
+
+use std::io;
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use thiserror::Error;
+use wnw_engine::EngineError;
+use wnw_model::ModelError;
+use wnw_model::hub::HubError;
+
+/// Exit code of a command that was interrupted by Ctrl-C, as shells report it.
+pub const INTERRUPTED: u8 = 130;
+
+/// What ends a command.
+#[derive(Debug, Error)]
+pub enum CliError {
+    /// A flag or argument.
+    #[error("{0}")]
+    Usage(String),
+    /// The model.
+    #[error(transparent)]
+    Model(#[from] ModelError),
+    /// Fetching the model.
+    #[error(transparent)]
+    Hub(#[from] HubError),
+    /// A recording.
+    #[error(transparent)]
+    Engine(#[from] EngineError),
+    /// Writing a result.
+    #[error("{path}: cannot write: {source}")]
+    Write {
+        /// The file.
+        path: PathBuf,
+        /// The system's reason.
+        source: io::Error,
+    },
+    /// Standard output.
+    #[error("standard output: {0}")]
+    Stdout(io::Error),
+    /// Making JSON.
+    #[error("JSON: {0}")]
+    Json(#[from] serde_json::Error),
+    /// Ctrl-C.
+    #[error("interrupted")]
+    Interrupted,
+}
+
+impl CliError {
+    /// Whether standard output was closed by its reader.
+    pub fn is_broken_pipe(&self) -> bool {
+        matches!(self, Self::Stdout(e) if e.kind() == io::ErrorKind::BrokenPipe)
+    }
+
+    /// 2 for wrong usage, as clap has it; 130 after Ctrl-C; 1 otherwise.
+    pub fn exit_code(&self) -> ExitCode {
+        match self {
+            Self::Usage(_) => ExitCode::from(2),
+            Self::Interrupted => ExitCode::from(INTERRUPTED),
+            _ => ExitCode::FAILURE,
+        }
+    }
+}

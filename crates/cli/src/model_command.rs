@@ -1,0 +1,131 @@
+//! `wnw model`.
+
+use comfy_table::{Table, presets};
+use serde_json::json;
+use wnw_model::checkpoint::Naming;
+use wnw_model::{ModelFiles, WeightDtype};
+
+use crate::args::{ModelArgs, ModelCommand};
+use crate::error::CliError;
+use crate::models;
+use crate::outputs::print;
+use crate::system::bytes;
+
+/// Runs the command.
+pub fn run(args: &ModelArgs) -> Result<(), CliError> {
+    let ModelCommand::Info { model, tensors, json } = &args.command;
+    let files = models::open(model, false)?;
+    if *json {
+        return print(&format!("{}\n", serde_json::to_string_pretty(&as_json(&files, *tensors))?));
+    }
+    print(&as_text(&files, *tensors))
+}
+
+/// Parts of the model that memory is counted by, by prefix of the canonical names.
+const PARTS: [(&str, &str); 4] = [
+    ("audio encoder", "audio_tower."),
+    ("projector", "multi_modal_projector."),
+    ("embeddings and output", "language_model.model.embed_tokens."),
+    ("decoder", "language_model."),
+];
+
+struct Part {
+    name: &'static str,
+    tensors: usize,
+    parameters: u64,
+    bytes: u64,
+}
+
+fn parts(files: &ModelFiles) -> Vec<Part> {
+    let mut out: Vec<Part> =
+        PARTS.iter().map(|(name, _)| Part { name, tensors: 0, parameters: 0, bytes: 0 }).collect();
+    for (name, view) in files.checkpoint.tensors() {
+        let part = if name.starts_with("language_model.lm_head.") { Some(2) } else { None };
+        let Some(part) = part.or_else(|| PARTS.iter().position(|(_, prefix)| name.starts_with(prefix))) else {
+            continue;
+        };
+        out[part].tensors += 1;
+        out[part].parameters += view.elements() as u64;
+        out[part].bytes += view.data().len() as u64;
+    }
+    out
+}
+
+fn dtypes(files: &ModelFiles) -> String {
+    let mut names: Vec<String> = files.checkpoint.tensors().map(|(_, v)| format!("{:?}", v.dtype)).collect();
+    names.sort();
+    names.dedup();
+    names.join(", ")
+}
+
+fn layout(files: &ModelFiles) -> &'static str {
+    match files.checkpoint.naming() {
+        Naming::HuggingFace => "Hugging Face",
+        Naming::Mistral => "Mistral consolidated",
+    }
+}
+
+fn as_json(files: &ModelFiles, tensors: bool) -> serde_json::Value {
+    let parts: Vec<_> = parts(files)
+        .iter()
+        .map(|p| json!({"part": p.name, "tensors": p.tensors, "parameters": p.parameters, "bytes": p.bytes}))
+        .collect();
+    let mut out = json!({
+        "model": files.name(),
+        "architecture": "voxtral",
+        "layout": layout(files),
+        "dtypes": dtypes(files),
+        "max_audio_seconds": files.max_audio_seconds(),
+        "config": files.config,
+        "parts": parts,
+    });
+    if tensors {
+        let list: Vec<_> = files
+            .checkpoint
+            .tensors()
+            .map(|(_, v)| json!({"name": v.name, "dtype": format!("{:?}", v.dtype), "shape": v.shape}))
+            .collect();
+        out["tensors"] = list.into();
+    }
+    out
+}
+
+fn as_text(files: &ModelFiles, tensors: bool) -> String {
+    let (e, d) = (&files.config.encoder, &files.config.decoder);
+    let mut out = format!(
+        "{}: Voxtral ({} layout, {}), up to {} of audio in one pass\n\
+         encoder: {} layers, hidden {}, {} heads × {}, {} mel bins\n\
+         decoder: {} layers, hidden {}, {} query and {} KV heads × {}, vocabulary {}, RoPE base {:e}, {} output\n",
+        files.name(),
+        layout(files),
+        dtypes(files),
+        crate::system::clock(files.max_audio_seconds()),
+        e.n_layers,
+        e.hidden_size,
+        e.n_heads,
+        e.head_dim,
+        e.n_mels,
+        d.n_layers,
+        d.hidden_size,
+        d.n_q_heads,
+        d.n_kv_heads,
+        d.head_dim,
+        d.vocab_size,
+        d.rope_theta,
+        if d.tied { "tied" } else { "untied" },
+    );
+    let mut table = Table::new();
+    table.load_preset(presets::UTF8_HORIZONTAL_ONLY).set_header(["part", "tensors", "parameters", "in the file", "q8_0"]);
+    for p in parts(files) {
+        // Encoder, projector and embeddings keep their type; only the decoder's layers are quantised.
+        let quantised = if p.name == "decoder" { WeightDtype::Q8_0.matrix_bytes(1, p.parameters as usize) } else { p.bytes };
+        table.add_row([p.name.into(), p.tensors.to_string(), p.parameters.to_string(), bytes(p.bytes), bytes(quantised)]);
+    }
+    out.push_str(&format!("{table}\n"));
+    if tensors {
+        for (_, view) in files.checkpoint.tensors() {
+            out.push_str(&format!("{} {:?} {:?}\n", view.name, view.dtype, view.shape));
+        }
+    }
+    out
+}

@@ -1,0 +1,55 @@
+//! Results: on standard output, or in files that are whole or not there.
+
+use std::io::{self, Write};
+use std::path::Path;
+
+use serde::Serialize;
+use wnw_engine::{Timing, Transcript};
+
+use crate::error::CliError;
+
+/// A transcript as JSON, with the recording's name and, on request, the times taken.
+#[derive(Serialize)]
+pub struct JsonTranscript<'a> {
+    /// The recording.
+    pub file: &'a str,
+    #[serde(flatten)]
+    pub transcript: &'a Transcript,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub timing: Option<Timing>,
+}
+
+/// A recording that failed, in place of its transcript in a JSON array.
+#[derive(Serialize)]
+pub struct JsonFailure<'a> {
+    /// The recording.
+    pub file: &'a str,
+    /// Why.
+    pub error: String,
+}
+
+/// Writes `contents` to `path`: to a temporary file beside it first, which is then renamed.
+pub fn write_whole(path: &Path, contents: &str) -> Result<(), CliError> {
+    let write = || -> io::Result<()> {
+        let parent = path.parent().filter(|p| !p.as_os_str().is_empty()).unwrap_or(Path::new("."));
+        std::fs::create_dir_all(parent)?;
+        let mut file = tempfile::Builder::new().prefix(".wnw-").suffix(".tmp").tempfile_in(parent)?;
+        file.write_all(contents.as_bytes())?;
+        file.as_file().sync_all()?;
+        // Temporary files are private; a result gets the permissions that any new file would.
+        #[cfg(unix)]
+        {
+            use std::os::unix::fs::PermissionsExt;
+            file.as_file().set_permissions(std::fs::Permissions::from_mode(0o644))?;
+        }
+        file.persist(path).map_err(|e| e.error)?;
+        Ok(())
+    };
+    write().map_err(|source| CliError::Write { path: path.into(), source })
+}
+
+/// Writes text to standard output and passes it on at once.
+pub fn print(text: &str) -> Result<(), CliError> {
+    let mut out = io::stdout().lock();
+    out.write_all(text.as_bytes()).and_then(|()| out.flush()).map_err(CliError::Stdout)
+}

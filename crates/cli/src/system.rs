@@ -1,0 +1,72 @@
+//! The process: threads, interrupts, memory.
+
+use std::sync::atomic::{AtomicBool, Ordering};
+
+static INTERRUPTED: AtomicBool = AtomicBool::new(false);
+
+/// Sets the number of computing threads. Must be called before any are started.
+pub fn set_threads(threads: Option<u16>) {
+    let Some(threads) = threads else { return };
+    for name in ["RAYON_NUM_THREADS", "CANDLE_NUM_THREADS"] {
+        // SAFETY: called first thing in `main`, while this is the only thread, so nobody reads the environment.
+        // candle's thread pools can be sized in no other way.
+        unsafe { std::env::set_var(name, threads.to_string()) };
+    }
+}
+
+/// Makes Ctrl-C (and SIGTERM) ask the engine to stop; a second one ends the process at once.
+pub fn install_interrupt_handler() {
+    // Without a handler Ctrl-C still ends the process; nothing partial is ever left under a result's name.
+    let _ = ctrlc::set_handler(|| {
+        if INTERRUPTED.swap(true, Ordering::Relaxed) {
+            std::process::exit(i32::from(crate::error::INTERRUPTED));
+        }
+    });
+}
+
+/// Whether Ctrl-C was pressed.
+pub fn interrupted() -> bool {
+    INTERRUPTED.load(Ordering::Relaxed)
+}
+
+/// The most memory this process has had resident, in bytes; `None` where the system does not say.
+pub fn peak_memory() -> Option<u64> {
+    let status = std::fs::read_to_string("/proc/self/status").ok()?;
+    let line = status.lines().find_map(|l| l.strip_prefix("VmHWM:"))?;
+    line.trim().strip_suffix("kB")?.trim().parse::<u64>().ok().map(|kib| kib * 1024)
+}
+
+/// Bytes for people: three digits and a binary unit.
+pub fn bytes(n: u64) -> String {
+    const UNITS: [&str; 5] = ["B", "KiB", "MiB", "GiB", "TiB"];
+    let mut value = n as f64;
+    let mut unit = 0;
+    while value >= 1000.0 && unit + 1 < UNITS.len() {
+        value /= 1024.0;
+        unit += 1;
+    }
+    if unit == 0 { format!("{n} B") } else { format!("{value:.*} {}", if value < 10.0 { 2 } else { 1 }, UNITS[unit]) }
+}
+
+/// Seconds for people: `m:ss` or `h:mm:ss`.
+pub fn clock(seconds: f64) -> String {
+    let s = seconds.max(0.0).round() as u64;
+    if s >= 3600 {
+        format!("{}:{:02}:{:02}", s / 3600, s / 60 % 60, s % 60)
+    } else {
+        format!("{}:{:02}", s / 60, s % 60)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sizes_and_times_read_well() {
+        assert_eq!(bytes(0), "0 B");
+        assert_eq!(bytes(1536), "1.50 KiB");
+        assert_eq!(bytes(3 << 30), "3.00 GiB");
+        assert_eq!((clock(59.6), clock(3723.0)), ("1:00".into(), "1:02:03".into()));
+    }
+}

@@ -1,0 +1,228 @@
+//! `wnw transcribe`.
+
+use std::ops::ControlFlow;
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use wnw_audio::{AudioStream, DecodeOptions};
+use wnw_engine::{Engine, EngineError, Event, FinishReason, GuardConfig, Request, Sampling, Transcript};
+use wnw_model::LoadOptions;
+use wnw_model::prompt::Task;
+
+use crate::args::{Format, TaskName, TranscribeArgs};
+use crate::error::CliError;
+use crate::inputs::{Input, expand};
+use crate::outputs::{JsonFailure, JsonTranscript, print, write_whole};
+use crate::progress::Bar;
+use crate::{models, system};
+
+/// Runs the command. Wrong flags and an unusable model are errors; a recording that fails is reported and the others
+/// go on.
+pub fn run(args: &TranscribeArgs) -> Result<ExitCode, CliError> {
+    let request = request(args)?;
+    let decode = DecodeOptions {
+        strict: args.strict,
+        pcm: args.pcm,
+        max_duration: args.max_duration,
+        ..DecodeOptions::default()
+    };
+    let inputs = expand(&args.files, args.recursive)?;
+    let bar = Bar::new(args.quiet);
+    let mut batch = Batch { args, request, decode, bar, to_stdout: args.output_dir.is_none(), array: Vec::new(), ok: 0, skipped: 0 };
+    let mut failed = Vec::new();
+    // Loaded only when there is something to do.
+    let mut engine: Option<Engine> = None;
+    let several = inputs.len() > 1;
+    for (i, input) in inputs.iter().enumerate() {
+        let target = args.output_dir.as_ref().map(|dir| batch.target(dir, input));
+        if args.skip_existing && target.as_ref().is_some_and(|t| t.exists()) {
+            batch.skipped += 1;
+            continue;
+        }
+        let engine = match &engine {
+            Some(engine) => engine,
+            None => engine.insert(load(args, &batch.bar)?),
+        };
+        if several && batch.to_stdout && args.format == Format::Text {
+            print(&format!("{}==> {} <==\n", if i > 0 { "\n" } else { "" }, input.name))?;
+        }
+        match batch.one(engine, input, target) {
+            Ok(()) => batch.ok += 1,
+            Err(CliError::Engine(EngineError::Cancelled)) => {
+                batch.bar.clear();
+                return Err(CliError::Interrupted);
+            }
+            Err(error) if error.is_broken_pipe() => return Err(error),
+            Err(error) => {
+                let message = format!("{}: {}", input.name, strip_name(&error.to_string(), &input.name));
+                batch.bar.line(&format!("wnw: error: {message}"));
+                if batch.to_stdout && args.format == Format::Json {
+                    let failure = JsonFailure { file: &input.name, error: error.to_string() };
+                    batch.array.push(serde_json::to_string_pretty(&failure)?);
+                }
+                failed.push(input.name.clone());
+            }
+        }
+    }
+    batch.bar.clear();
+    batch.print_json(several)?;
+    if several && !args.quiet {
+        let (ok, skipped) = (batch.ok, batch.skipped);
+        eprintln!("{ok} transcribed, {skipped} skipped, {} failed", failed.len());
+        failed.iter().for_each(|name| eprintln!("  failed: {name}"));
+    }
+    Ok(if failed.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+}
+
+/// Messages of the audio crate name their file first; ours does already.
+fn strip_name<'a>(message: &'a str, name: &str) -> &'a str {
+    message.strip_prefix(name).and_then(|rest| rest.strip_prefix(": ")).unwrap_or(message)
+}
+
+fn request(args: &TranscribeArgs) -> Result<Request, CliError> {
+    let usage = |message: &str| Err(CliError::Usage(message.into()));
+    match (args.task, &args.prompt, &args.language) {
+        (TaskName::Chat, None, _) => return usage("--task chat needs --prompt"),
+        (TaskName::Transcribe | TaskName::Translate, Some(_), _) => {
+            return usage("--prompt needs --task chat: Voxtral's transcription mode takes no instruction");
+        }
+        (TaskName::Translate | TaskName::Chat, _, Some(_)) => {
+            return usage("--language belongs to --task transcribe; translation goes to the language of --to");
+        }
+        _ => {}
+    }
+    let task = match (args.task, &args.prompt) {
+        (TaskName::Chat, Some(prompt)) => Task::Chat { instruction: prompt.clone() },
+        (TaskName::Translate, _) => Task::translate(&args.to).map_err(|e| CliError::Usage(format!("--to: {e}")))?,
+        _ => Task::transcribe(args.language.as_deref()).map_err(|e| CliError::Usage(format!("--language: {e}")))?,
+    };
+    if args.max_new_tokens == Some(0) {
+        return usage("--max-new-tokens must be at least 1");
+    }
+    let sampling = if args.temperature > 0.0 {
+        Sampling::TopP { temperature: args.temperature, top_p: args.top_p, seed: args.seed }
+    } else {
+        Sampling::Greedy
+    };
+    Ok(Request {
+        task,
+        method: args.kv,
+        kv_dtype: args.model.kv_dtype,
+        max_new_tokens: args.max_new_tokens,
+        tokens_per_second: args.tokens_per_second,
+        window_seconds: args.window.map(|w| w.as_secs_f64()),
+        guard: (!args.no_repetition_guard).then(GuardConfig::default),
+        sampling,
+    })
+}
+
+fn load(args: &TranscribeArgs, bar: &Bar) -> Result<Engine, CliError> {
+    let files = models::open(&args.model.model, args.quiet)?;
+    let options = LoadOptions { dtype: Some(args.model.dtype) };
+    let model = files.load(&options, |done, total| bar.loading(done, total))?;
+    Ok(Engine::new(model))
+}
+
+struct Batch<'a> {
+    args: &'a TranscribeArgs,
+    request: Request,
+    decode: DecodeOptions,
+    bar: Bar,
+    to_stdout: bool,
+    array: Vec<String>,
+    ok: usize,
+    skipped: usize,
+}
+
+impl Batch<'_> {
+    fn target(&self, dir: &std::path::Path, input: &Input) -> PathBuf {
+        let mut path = dir.join(&input.stem).into_os_string();
+        path.push(match self.args.format {
+            Format::Text => ".txt",
+            Format::Json => ".json",
+        });
+        path.into()
+    }
+
+    fn one(&mut self, engine: &Engine, input: &Input, target: Option<PathBuf>) -> Result<(), CliError> {
+        self.bar.restart();
+        let audio = AudioStream::open(input.source.clone(), &self.decode).map_err(EngineError::from)?;
+        let duration = audio.info().duration;
+        let stream_text = self.to_stdout && self.args.format == Format::Text;
+        let mut output_error = None;
+        let result = engine.transcribe(audio, &self.request, &mut |event| {
+            if system::interrupted() {
+                return ControlFlow::Break(());
+            }
+            match event {
+                Event::Progress(progress) => self.bar.show(&input.name, &progress, duration),
+                Event::Warning(warning) => self.bar.line(&format!("wnw: warning: {}: {warning}", input.name)),
+                Event::Text(delta) if stream_text => {
+                    if let Err(error) = self.bar.around(|| print(&delta)) {
+                        output_error = Some(error);
+                        return ControlFlow::Break(());
+                    }
+                }
+                Event::Text(_) | Event::Started { .. } | Event::Finished(_) => {}
+            }
+            ControlFlow::Continue(())
+        });
+        if let Some(error) = output_error {
+            return Err(error);
+        }
+        let transcript = result?;
+        if stream_text {
+            self.bar.around(|| print("\n"))?;
+        }
+        if self.args.strict && transcript.finish_reason != FinishReason::Stop {
+            let reason = transcript.warnings.last().map_or_else(String::new, ToString::to_string);
+            return Err(EngineError::Request(format!("incomplete: {reason}")).into());
+        }
+        self.deliver(input, &transcript, target)?;
+        if !self.args.quiet {
+            self.bar.line(&summary(&input.name, &transcript));
+        }
+        Ok(())
+    }
+
+    fn deliver(&mut self, input: &Input, transcript: &Transcript, target: Option<PathBuf>) -> Result<(), CliError> {
+        let json = || {
+            let timing = self.args.timings.then_some(transcript.timing);
+            serde_json::to_string_pretty(&JsonTranscript { file: &input.name, transcript, timing })
+        };
+        match (target, self.args.format) {
+            (Some(path), Format::Text) => write_whole(&path, &format!("{}\n", transcript.text)),
+            (Some(path), Format::Json) => write_whole(&path, &format!("{}\n", json()?)),
+            (None, Format::Json) => {
+                self.array.push(json()?);
+                Ok(())
+            }
+            (None, Format::Text) => Ok(()),
+        }
+    }
+
+    /// One object for one recording, an array for several.
+    fn print_json(&self, several: bool) -> Result<(), CliError> {
+        match (&self.array[..], several) {
+            ([], _) => Ok(()),
+            ([one], false) => print(&format!("{one}\n")),
+            (all, _) => print(&format!("[\n{}\n]\n", all.join(",\n"))),
+        }
+    }
+}
+
+/// What a transcription took, for people.
+fn summary(name: &str, t: &Transcript) -> String {
+    let peak = system::peak_memory().map_or_else(String::new, |p| format!(", peak memory {}", system::bytes(p)));
+    format!(
+        "{name}: {} in {:.1} s ({:.3}× real time), {} tokens, {:.1} ms each; KV {} {} {}{peak}",
+        system::clock(t.duration),
+        t.timing.total,
+        t.timing.real_time_factor,
+        t.statistics.new_tokens,
+        t.timing.median_step_ms,
+        t.statistics.kv_method,
+        t.statistics.kv_dtype,
+        system::bytes(t.statistics.kv_bytes),
+    )
+}

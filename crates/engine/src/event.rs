@@ -1,0 +1,59 @@
+//! What the engine tells its caller while it works.
+
+use crate::transcript::{Transcript, Warning};
+
+/// Something that happened. The caller's answer, `ControlFlow::Break`, cancels within one step.
+#[derive(Clone, Debug)]
+pub enum Event {
+    /// Decoding of the recording has begun.
+    Started {
+        /// Duration in seconds, when the container says it.
+        duration: Option<f64>,
+    },
+    /// Work went on. Sent at least once per decoded token and per block of the prefill.
+    Progress(Progress),
+    /// More text of the transcript. The concatenation of all deltas is the transcript's text.
+    Text(String),
+    /// Something the user should know; it is also in the transcript.
+    Warning(Warning),
+    /// The recording is done. The last event.
+    Finished(Box<Transcript>),
+}
+
+/// What the engine is busy with.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Phase {
+    /// Reading and resampling.
+    Read,
+    /// Audio encoder.
+    Encode,
+    /// The prompt's pass through the decoder.
+    Prefill,
+    /// Token by token.
+    Decode,
+}
+
+/// How far the engine has come.
+#[derive(Clone, Copy, Debug)]
+pub struct Progress {
+    /// The current phase.
+    pub phase: Phase,
+    /// Index of the current window, from 0.
+    pub window: usize,
+    /// Seconds of the recording at which the current window starts.
+    pub window_start: f64,
+    /// Length of the current window in seconds.
+    pub window_seconds: f64,
+    /// Share of the current phase that is done, 0 to 1. In the decode phase this is an estimate: the model does not say
+    /// where in the recording it is, so the rate of tokens so far is used.
+    pub fraction: f64,
+    /// Tokens of the current window so far.
+    pub tokens: usize,
+}
+
+impl Progress {
+    /// Seconds of the recording up to which this phase has come (estimated in the decode phase).
+    pub fn audio_position(&self) -> f64 {
+        self.window_start + self.fraction * self.window_seconds
+    }
+}

@@ -1,0 +1,115 @@
+//! The result of one recording.
+
+use std::fmt;
+
+use serde::Serialize;
+
+/// Why decoding ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum FinishReason {
+    /// The model ended its answer, in every window.
+    Stop,
+    /// A window reached its cap of tokens: text is missing.
+    Length,
+    /// The repetition guard stopped a run-away in some window: text is missing or wrong there.
+    Repetition,
+}
+
+/// Something the user should know about a transcript.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Warning {
+    /// A stable word for scripts: `audio`, `length`, `repetition`, `silence`, `windows`.
+    pub kind: &'static str,
+    /// One line for people.
+    pub message: String,
+    /// Seconds of the recording that it concerns, when known.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub start: Option<f64>,
+    /// End of that stretch.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub end: Option<f64>,
+}
+
+impl fmt::Display for Warning {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.message)
+    }
+}
+
+/// A stretch of the recording and its text: one per window.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Segment {
+    /// Seconds from the start of the recording.
+    pub start: f64,
+    /// End in seconds.
+    pub end: f64,
+    /// What is said in it.
+    pub text: String,
+}
+
+/// Counts that are the same for the same input, flags and thread count.
+#[derive(Clone, Debug, Default, PartialEq, Serialize)]
+pub struct Statistics {
+    /// Windows that the recording was cut into.
+    pub windows: usize,
+    /// Prompt positions over all windows.
+    pub prompt_tokens: usize,
+    /// Of these, audio.
+    pub audio_tokens: usize,
+    /// Tokens generated.
+    pub new_tokens: usize,
+    /// KV method.
+    pub kv_method: String,
+    /// Element type of the cache.
+    pub kv_dtype: String,
+    /// Element type of the decoder's weights.
+    pub weight_dtype: String,
+    /// Share of audio KV rows resident, mean over decode steps (r_GPU).
+    pub r_gpu: f64,
+    /// The most KV bytes allocated at once.
+    pub kv_bytes: u64,
+}
+
+/// Where the time went, in seconds.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
+pub struct Timing {
+    /// Reading, decoding and resampling of the file.
+    pub read: f64,
+    /// Features and audio encoder.
+    pub encode: f64,
+    /// Prefill.
+    pub prefill: f64,
+    /// Decoding of tokens.
+    pub decode: f64,
+    /// From the first sample to the last token.
+    pub total: f64,
+    /// `total` / duration: below 1 is faster than the recording plays.
+    pub real_time_factor: f64,
+    /// Median of a decode step in milliseconds.
+    pub median_step_ms: f64,
+}
+
+/// The transcript of one recording.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Transcript {
+    /// The whole text; windows are joined by a space.
+    pub text: String,
+    /// The language asked for (the model does not report the one that it heard).
+    pub language: Option<String>,
+    /// Seconds decoded.
+    pub duration: f64,
+    /// One stretch per window.
+    pub segments: Vec<Segment>,
+    /// Generated token ids of all windows, without the end token.
+    pub tokens: Vec<u32>,
+    /// Why decoding ended.
+    pub finish_reason: FinishReason,
+    /// What the user should know.
+    pub warnings: Vec<Warning>,
+    /// Counts.
+    pub statistics: Statistics,
+    /// Times; not part of the JSON by default, since they differ between runs.
+    #[serde(skip)]
+    pub timing: Timing,
+}

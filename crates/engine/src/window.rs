@@ -1,0 +1,109 @@
+//! Cutting a recording into stretches that the model takes in one pass.
+
+/// Rate of all samples.
+const RATE: usize = 16_000;
+/// Length of the stretch whose loudness decides where to cut: as long as a pause between sentences.
+const PAUSE_SECONDS: f64 = 0.3;
+/// Step of the search.
+const STEP: usize = RATE / 100;
+/// A recording's window is searched for a pause in at most this much of its end …
+const SEARCH_SECONDS: f64 = 30.0;
+/// … and at most this share of it.
+const SEARCH_SHARE: f64 = 0.25;
+
+/// Collects samples and gives back windows of at most `limit` samples, cut at the quietest point near the limit.
+///
+/// Windows are disjoint and together are the recording, so times hold and no word is heard twice.
+#[derive(Debug)]
+pub struct Windower {
+    limit: usize,
+    buffer: Vec<f32>,
+}
+
+impl Windower {
+    /// Windows of at most `seconds`.
+    pub fn new(seconds: f64) -> Self {
+        Self { limit: ((seconds * RATE as f64) as usize).max(1), buffer: Vec::new() }
+    }
+
+    /// Adds samples at 16 kHz.
+    pub fn push(&mut self, samples: &[f32]) {
+        self.buffer.extend_from_slice(samples);
+    }
+
+    /// The next window, once more samples than one window holds are there.
+    pub fn next_full(&mut self) -> Option<Vec<f32>> {
+        if self.buffer.len() <= self.limit {
+            return None;
+        }
+        let cut = quietest(&self.buffer[..self.limit]);
+        let rest = self.buffer.split_off(cut);
+        Some(std::mem::replace(&mut self.buffer, rest))
+    }
+
+    /// What is left at the end of the recording; possibly empty.
+    pub fn finish(self) -> Vec<f32> {
+        self.buffer
+    }
+}
+
+/// Index at which to cut `samples`: the middle of the quietest pause in the searched end of it; the last of equals.
+fn quietest(samples: &[f32]) -> usize {
+    let n = samples.len();
+    let pause = ((PAUSE_SECONDS * RATE as f64) as usize).min(n);
+    let search = ((SEARCH_SECONDS * RATE as f64) as usize).min((n as f64 * SEARCH_SHARE) as usize).max(pause).min(n);
+    let first = n - search;
+    let mut best = (f64::INFINITY, n);
+    for start in (first..=n - pause).step_by(STEP) {
+        let energy: f64 = samples[start..start + pause].iter().map(|x| f64::from(*x) * f64::from(*x)).sum();
+        if energy <= best.0 {
+            best = (energy, start + pause / 2);
+        }
+    }
+    best.1.max(1)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn tone(seconds: f64) -> Vec<f32> {
+        (0..(seconds * RATE as f64) as usize).map(|i| (i as f32 * 0.3).sin() * 0.5).collect()
+    }
+
+    fn windows(samples: &[f32], seconds: f64, block: usize) -> Vec<Vec<f32>> {
+        let mut windower = Windower::new(seconds);
+        let mut out = Vec::new();
+        for block in samples.chunks(block) {
+            windower.push(block);
+            while let Some(window) = windower.next_full() {
+                out.push(window);
+            }
+        }
+        out.push(windower.finish());
+        out
+    }
+
+    #[test]
+    fn cuts_fall_into_pauses_and_nothing_is_lost() {
+        let mut samples = tone(9.0);
+        for pause in [3.1f64, 5.6, 8.0] {
+            let start = (pause * RATE as f64) as usize;
+            samples[start..start + 6400].fill(0.001);
+        }
+        let cut = windows(&samples, 4.0, 1000);
+        assert_eq!(cut.concat(), samples);
+        let seconds: Vec<f64> = cut.iter().map(|w| w.len() as f64 / RATE as f64).collect();
+        assert!((3.1..3.5).contains(&seconds[0]), "{seconds:?}");
+        assert!(seconds.iter().all(|s| *s <= 4.0));
+        assert_eq!(cut, windows(&samples, 4.0, 77_777), "the size of the blocks does not matter");
+    }
+
+    #[test]
+    fn short_recordings_are_not_cut() {
+        for n in [0, 1, 159, 16_000] {
+            assert_eq!(windows(&tone(1.0)[..n], 1.0, 500), [tone(1.0)[..n].to_vec()]);
+        }
+        assert_eq!(windows(&tone(1.0), 0.00001, 3).concat(), tone(1.0), "an absurd limit still ends");
+    }
+}

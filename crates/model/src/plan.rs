@@ -1,0 +1,112 @@
+//! What a recording will need, from the configuration alone.
+
+use serde::Serialize;
+use wnw_kv::{KvDtype, KvShape};
+
+use crate::config::VoxtralConfig;
+use crate::linear::WeightDtype;
+
+/// Bytes that one window of a recording needs, by part.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+pub struct MemoryPlan {
+    /// Seconds of audio in the window.
+    pub seconds: f64,
+    /// Positions of the prompt and the longest answer.
+    pub positions: u64,
+    /// Encoder and projector weights.
+    pub encoder_weights: u64,
+    /// Decoder layers and output layer, in the type asked for.
+    pub decoder_weights: u64,
+    /// Token embeddings, as in the checkpoint (2 bytes an element assumed).
+    pub embeddings: u64,
+    /// Keys and values of all positions, full cache.
+    pub kv: u64,
+    /// Prefill: the states of the prompt in f32, and one layer's full keys and values.
+    pub prefill: u64,
+    /// Encoder: one chunk's states and the mel frames of the window.
+    pub encoding: u64,
+    /// Samples of the window, f32 at 16 kHz.
+    pub samples: u64,
+    /// Sum of what is alive at the worst moment.
+    pub total: u64,
+}
+
+/// Prompt positions that are not audio, at most (instruction, language, control tokens).
+const TEXT_POSITIONS: u64 = 64;
+
+impl MemoryPlan {
+    /// The plan for one window of `seconds`, with `max_new_tokens` for the answer.
+    pub fn new(
+        config: &VoxtralConfig,
+        dtype: WeightDtype,
+        kv_dtype: KvDtype,
+        seconds: f64,
+        max_new_tokens: u64,
+    ) -> Self {
+        let (e, d) = (&config.encoder, &config.decoder);
+        let chunks = (seconds / 30.0).ceil().max(1.0) as u64;
+        let prompt = chunks * config.tokens_per_chunk() as u64 + TEXT_POSITIONS;
+        let positions = prompt + max_new_tokens;
+
+        let encoder_dtype = if dtype == WeightDtype::F32 { WeightDtype::F32 } else { WeightDtype::Bf16 };
+        let m = |dtype: WeightDtype, n: usize, k: usize| dtype.matrix_bytes(n, k);
+        let (w, i) = (e.hidden_size, e.intermediate_size);
+        let encoder_layer = 4 * m(encoder_dtype, w, w) + 2 * m(encoder_dtype, i, w);
+        let encoder_weights = e.n_layers as u64 * encoder_layer
+            + m(encoder_dtype, w, 3 * e.n_mels)
+            + m(encoder_dtype, w, 3 * w)
+            + m(encoder_dtype, d.hidden_size, config.projector_input)
+            + m(encoder_dtype, d.hidden_size, d.hidden_size)
+            + (e.max_positions * w * 4) as u64;
+
+        let (h, q, kv) = (d.hidden_size, d.n_q_heads * d.head_dim, d.n_kv_heads * d.head_dim);
+        let decoder_layer =
+            m(dtype, q, h) + 2 * m(dtype, kv, h) + m(dtype, h, q) + 3 * m(dtype, d.intermediate_size, h);
+        let decoder_weights = d.n_layers as u64 * decoder_layer + m(dtype, d.vocab_size, h);
+
+        let shape =
+            KvShape { n_layers: d.n_layers, n_q_heads: d.n_q_heads, n_kv_heads: d.n_kv_heads, head_dim: d.head_dim };
+        let kv_bytes = positions * shape.bytes_per_position(kv_dtype);
+        let prefill = prompt * (h as u64 + 2 * kv as u64 + d.head_dim as u64) * 4;
+        let mel = chunks * 3000 * e.n_mels as u64 * 4;
+        let chunk = (e.max_positions * (7 * w + i) + 3 * 2 * e.max_positions * e.n_mels.max(w)) as u64 * 4;
+        let samples = (seconds * 16_000.0) as u64 * 4;
+        let embeddings = (d.vocab_size * h * 2) as u64;
+        let weights = encoder_weights + decoder_weights + embeddings;
+        Self {
+            seconds,
+            positions,
+            encoder_weights,
+            decoder_weights,
+            embeddings,
+            kv: kv_bytes,
+            prefill,
+            encoding: mel + chunk,
+            samples,
+            total: weights + samples + (kv_bytes + prefill).max(mel + chunk),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::path::Path;
+
+    /// Figures of spec sheets: KV of Voxtral Mini is 122,880 bytes a position in bf16; decoder 3.21 G + 0.40 G weights.
+    #[test]
+    fn voxtral_mini_for_half_an_hour() {
+        let params = br#"{"dim":3072,"n_layers":30,"head_dim":128,"hidden_dim":8192,"n_heads":32,"n_kv_heads":8,
+            "rope_theta":1e8,"norm_eps":1e-5,"vocab_size":131072,"multimodal":{"whisper_model_args":{"encoder_args":{
+            "dim":1280,"n_layers":32,"head_dim":64,"hidden_dim":5120,"n_heads":20,"max_source_positions":1500},
+            "downsample_args":{"downsample_factor":4}}}}"#;
+        let config = VoxtralConfig::from_params_json(params, Path::new("params.json")).unwrap();
+        let plan = MemoryPlan::new(&config, WeightDtype::Bf16, KvDtype::Bf16, 1800.0, 0);
+        assert_eq!(plan.positions, 60 * 375 + TEXT_POSITIONS);
+        assert_eq!(plan.kv, plan.positions * 122_880);
+        assert!((plan.decoder_weights as f64 / 2e9 - 3.61).abs() < 0.02, "{}", plan.decoder_weights);
+        assert!((plan.encoder_weights as f64 / 2e9 - 0.664).abs() < 0.02, "{}", plan.encoder_weights);
+        let small = MemoryPlan::new(&config, WeightDtype::Q8_0, KvDtype::Bf16, 1800.0, 0);
+        assert!((small.decoder_weights as f64 / plan.decoder_weights as f64 - 8.5 / 16.0).abs() < 1e-3);
+    }
+}
