@@ -172,7 +172,8 @@ mod tests {
 
     #[test]
     fn agrees_with_the_definition() {
-        let ranks = ranks(&["ab", "ba", "aab", "bb", "abab", "aa", "bba", "aaaa", "abba", "baab", "ac", "cab"]);
+        let ranks =
+            ranks(&["ab", "ba", "aab", "bb", "abab", "aa", "bba", "aaaa", "abba", "baab", "ac", "cab"]);
         let mut state = 1u32;
         for length in 1..200 {
             let text: String = (0..length)

@@ -67,7 +67,9 @@ pub enum TekkenProblem {
         needed: usize,
     },
     /// Ranks have to be 0, 1, 2, … in the order of the entries.
-    #[error("vocabulary entry {index} has rank {rank}; ranks must run 0, 1, 2, … without a gap or a repetition")]
+    #[error(
+        "vocabulary entry {index} has rank {rank}; ranks must run 0, 1, 2, … without a gap or a repetition"
+    )]
     RankOrder {
         /// Place in the list.
         index: usize,
