@@ -34,11 +34,11 @@ enc "$tmp/44.wav" -c:a aac -b:a 40k -movflags frag_keyframe+empty_moov -frag_dur
 enc "$tmp/22.wav" -c:a aac -b:a 32k core22.m4a
 enc "$tmp/ref.wav" -c:a alac alac.m4a
 enc "$tmp/48.wav" -c:a libopus -b:a 24k opus.mp4
-enc "$tmp/44s.wav" -c:a libvorbis -q:a 0 -serial_offset 1 vorbis.ogg
+enc "$tmp/44s.wav" -c:a libvorbis -q:a 0 -page_duration 200000 vorbis.ogg
 enc "$tmp/44.wav" -c:a libvorbis -q:a 0 vorbis.webm
 enc "$tmp/48.wav" -c:a libopus -b:a 24k opus.webm
 opusenc --quiet --serial 7 --bitrate 24 --max-delay 200 "$tmp/48.wav" opus.opus
-enc "$tmp/ref.wav" $flac_opts -c:a flac -f ogg flac.oga
+enc "$tmp/ref.wav" $flac_opts -c:a flac -page_duration 200000 -f ogg flac.oga
 enc "$tmp/ref.wav" -c:a flac $flac_opts flac.mkv
 enc "$tmp/44.wav" -c:a aac -b:a 40k aac.mkv
 enc "$tmp/8.wav" -c:a pcm_mulaw ulaw.caf

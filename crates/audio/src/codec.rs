@@ -118,7 +118,9 @@ pub(crate) fn fault(error: Error) -> Fault {
         Error::IoError(e) if e.kind() == std::io::ErrorKind::UnexpectedEof => {
             Fault::Corrupt("the data breaks off".into())
         }
-        Error::IoError(e) => Fault::Io(e),
+        Error::IoError(e) if e.raw_os_error().is_some() => Fault::Io(e),
+        // An end within data that is in memory already.
+        Error::IoError(e) => Fault::Corrupt(e.to_string()),
         Error::Unsupported(what) => Fault::Unsupported(what.into()),
         Error::DecodeError(what) | Error::LimitError(what) => Fault::Corrupt(what.into()),
         other => Fault::Corrupt(other.to_string()),

@@ -51,6 +51,9 @@ impl Kind {
     }
 }
 
+/// As [`Kind::tolerance`], after packets have failed.
+const AFTER_FAILURE: f64 = 0.002;
+
 /// Errors of the demultiplexer in a row after which it is left.
 const MAX_ERRORS: u32 = 64;
 
@@ -77,7 +80,6 @@ pub(crate) struct DemuxReader {
     keep_frames: u64,
     notes: Vec<AudioWarning>,
     errors: u32,
-    seekable: bool,
     opus: bool,
     ended: bool,
 }
@@ -100,16 +102,20 @@ impl DemuxReader {
                 ));
             }
             input.rewind_to_base()?;
+            // Symphonia passes over a last box that is cut off, with all the sound in it, if it knows.
+            if movie.end > input.remaining().unwrap_or(0) {
+                input.state_length(movie.end);
+            }
         }
-        let seekable = input.is_seekable();
         let codec_id = if kind == Kind::Matroska { matroska_codec(&mut input)? } else { None };
-        let stream = MediaSourceStream::new(Box::new(input), MediaSourceStreamOptions::default());
-        let opts = FormatOptions::default();
-        let format: Box<dyn FormatReader> = match kind {
-            Kind::Flac => Box::new(FlacReader::try_new(stream, opts).map_err(fault)?),
-            Kind::Matroska => Box::new(MkvReader::try_new(stream, opts).map_err(fault)?),
-            Kind::Mp4 => Box::new(IsoMp4Reader::try_new(stream, opts).map_err(fault)?),
-            Kind::Caf => Box::new(CafReader::try_new(stream, opts).map_err(fault)?),
+        let format = match kind {
+            // Forward only, a file that is cut off can be read as far as it goes; only one with its tracks behind
+            // its clusters needs to be sought in.
+            Kind::Matroska => match input.forward_twin()?.map(|twin| demultiplexer(kind, twin)) {
+                Some(Ok(format)) => format,
+                _ => demultiplexer(kind, input)?,
+            },
+            _ => demultiplexer(kind, input)?,
         };
         let chosen = choose(format.tracks(), kind, &movie, codec_id.as_deref())?;
         let media_duration = format.media_info().time_base.zip(format.media_info().duration);
@@ -146,7 +152,6 @@ impl DemuxReader {
             keep_frames: u64::MAX,
             notes: chosen.notes,
             errors: 0,
-            seekable,
             opus: chosen.params.codec == CODEC_ID_OPUS,
             ended: false,
         };
@@ -173,18 +178,18 @@ impl DemuxReader {
                 Ok(Some(_)) => {}
                 Ok(None) => return Ok(None),
                 Err(Error::IoError(e)) if e.kind() == std::io::ErrorKind::UnexpectedEof => {
-                    // A Matroska stream from a pipe always ends like this.
-                    if self.seekable || self.kind != Kind::Matroska {
+                    // Read forward, Matroska always ends like this.
+                    if self.kind != Kind::Matroska {
                         self.notes.push(AudioWarning::Truncated { at: self.clock });
                     }
                     return Ok(None);
                 }
-                Err(Error::IoError(e)) => return Err(Fault::Io(e)),
                 Err(error) => {
-                    self.errors += 1;
-                    let (Fault::Corrupt(reason) | Fault::Unsupported(reason)) = fault(error) else {
-                        return Ok(None);
+                    let reason = match fault(error) {
+                        Fault::Corrupt(reason) | Fault::Unsupported(reason) => reason,
+                        other => return Err(other),
                     };
+                    self.errors += 1;
                     self.reason.get_or_insert(reason);
                     if self.errors >= MAX_ERRORS {
                         return Ok(None);
@@ -260,7 +265,8 @@ impl Reader for DemuxReader {
             stamp
         });
         let gap = stamp - start - self.clock;
-        if gap > self.kind.tolerance() {
+        let failed = self.reason.is_some();
+        if gap > if failed { AFTER_FAILURE } else { self.kind.tolerance() } {
             self.clock += gap;
             self.waiting = Some(packet);
             self.codec.reset();
@@ -272,6 +278,25 @@ impl Reader for DemuxReader {
         }
         self.decode(&packet, out)
     }
+}
+
+fn demultiplexer(kind: Kind, input: Input) -> Result<Box<dyn FormatReader>, Fault> {
+    let stream = MediaSourceStream::new(Box::new(input), MediaSourceStreamOptions::default());
+    let opts = FormatOptions::default();
+    let opened: Result<Box<dyn FormatReader>, Error> = match kind {
+        Kind::Flac => FlacReader::try_new(stream, opts).map(|r| Box::new(r) as _),
+        Kind::Matroska => MkvReader::try_new(stream, opts).map(|r| Box::new(r) as _),
+        Kind::Mp4 => IsoMp4Reader::try_new(stream, opts).map(|r| Box::new(r) as _),
+        Kind::Caf => CafReader::try_new(stream, opts).map(|r| Box::new(r) as _),
+    };
+    opened.map_err(|error| match error {
+        Error::IoError(e) if e.kind() == std::io::ErrorKind::UnexpectedEof => {
+            Fault::Corrupt("the file ends within its headers, before any sound".into())
+        }
+        // What these readers call unsupported are headers that make no sense.
+        Error::Unsupported(what) => Fault::Corrupt(what.into()),
+        error => fault(error),
+    })
 }
 
 struct Chosen {

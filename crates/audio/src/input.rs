@@ -71,6 +71,10 @@ pub(crate) struct Input {
     consumed: u64,
     /// Where `consumed` has to stop.
     end: Option<u64>,
+    /// A length to state to others instead of the real one.
+    stated: Option<u64>,
+    /// Whether to state that reading cannot go back.
+    forward: bool,
 }
 
 impl Input {
@@ -109,7 +113,7 @@ impl Input {
     }
 
     fn new(inner: Inner, base: u64, len: Option<u64>) -> Self {
-        Self { inner, ahead: Vec::new(), taken: 0, base, len, consumed: 0, end: None }
+        Self { inner, ahead: Vec::new(), taken: 0, base, len, consumed: 0, end: None, stated: None, forward: false }
     }
 
     /// Standard input; when it is redirected from a file, that file, which can be rewound.
@@ -215,6 +219,23 @@ impl Input {
         self
     }
 
+    /// States to users of [`Seek`] that there are so many bytes, of which the last are missing.
+    pub fn state_length(&mut self, len: u64) {
+        self.stated = Some(len);
+    }
+
+    /// A second input on the same seekable bytes, at their start, that states that it cannot go back.
+    pub fn forward_twin(&mut self) -> io::Result<Option<Self>> {
+        let inner = match &self.inner {
+            Inner::File(f) => Inner::File(f.try_clone()?),
+            Inner::Memory(m) => Inner::Memory(m.clone()),
+            Inner::Pipe(_) => return Ok(None),
+        };
+        let mut twin = Self { forward: true, ..Self::new(inner, self.base, self.len) };
+        twin.rewind_to_base()?;
+        Ok(Some(twin))
+    }
+
     /// A seekable input with the same bytes: itself, or an anonymous temporary file that the rest of a pipe is
     /// copied to, through a small buffer.
     pub fn into_seekable(mut self) -> io::Result<Self> {
@@ -273,7 +294,7 @@ impl Seek for Input {
         let target = match to {
             SeekFrom::Start(n) => Some(n),
             SeekFrom::Current(d) => self.consumed.checked_add_signed(d),
-            SeekFrom::End(d) => len.saturating_sub(self.base).checked_add_signed(d),
+            SeekFrom::End(d) => self.stated.unwrap_or(len.saturating_sub(self.base)).checked_add_signed(d),
         };
         let target = target.ok_or_else(|| io::Error::new(io::ErrorKind::InvalidInput, "seek before the start"))?;
         let absolute = SeekFrom::Start(self.base.saturating_add(target));
@@ -291,10 +312,13 @@ impl Seek for Input {
 
 impl MediaSource for Input {
     fn is_seekable(&self) -> bool {
-        Self::is_seekable(self)
+        Self::is_seekable(self) && !self.forward
     }
 
     fn byte_len(&self) -> Option<u64> {
-        self.len.map(|len| len.saturating_sub(self.base))
+        if self.forward {
+            return None;
+        }
+        self.stated.or(self.len.map(|len| len.saturating_sub(self.base)))
     }
 }

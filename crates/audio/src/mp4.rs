@@ -23,6 +23,8 @@ pub(crate) struct Track {
 pub(crate) struct Movie {
     pub tracks: Vec<Track>,
     pub has_moov: bool,
+    /// Where the last outermost box ends, by its header.
+    pub end: u64,
     timescale: u32,
 }
 
@@ -81,6 +83,9 @@ fn boxes(input: &mut Input, mut at: u64, end: u64, depth: u8, movie: &mut Movie)
             break;
         }
         let stop = next.min(end);
+        if depth == 0 {
+            movie.end = next;
+        }
         match &head[4..8] {
             b"moov" => {
                 movie.has_moov = next <= end;

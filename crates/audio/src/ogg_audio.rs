@@ -16,6 +16,9 @@ use crate::reader::{AudioInfo, DecodeOptions, Event, Reader};
 /// Header pages read before a stream counts as broken.
 const MAX_HEADER_PAGES: usize = 512;
 
+/// Seconds that may be missing at the start.
+const MAX_LATE_START: i64 = 10;
+
 pub(crate) struct OggReader {
     input: Input,
     options: DecodeOptions,
@@ -128,6 +131,11 @@ impl OggReader {
             }
         }
         let rate = stream.rate;
+        // The first pages of audio may be missing too; but a radio stream that was joined starts anywhere.
+        let late = page.granule.is_some_and(|end| end - frames <= i64::from(rate) * MAX_LATE_START);
+        if hole && stream.clock.is_none() && late {
+            stream.clock = Some(0);
+        }
         let mut lost = None;
         match (page.granule, stream.clock) {
             (Some(end), Some(start)) if !packets.is_empty() => {

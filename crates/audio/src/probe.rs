@@ -62,7 +62,12 @@ pub(crate) fn open(mut input: Input, options: &DecodeOptions) -> Result<Box<dyn 
     let bytes = input.peek(HEAD)?;
     let whole = bytes.len() < HEAD;
     let (mpeg, adts) = (frames::find::<Mpeg>(bytes, whole), frames::find::<Adts>(bytes, whole));
-    let text = bytes.iter().all(|b| matches!(b, 9..=13 | 27 | 32..));
+    let text = match std::str::from_utf8(bytes) {
+        Ok(text) => Some(text),
+        // A character may be cut off at the end.
+        Err(e) => std::str::from_utf8(&bytes[..e.valid_up_to()]).ok().filter(|_| e.error_len().is_none()),
+    };
+    let text = text.is_some_and(|t| !t.is_empty() && t.chars().all(|c| !c.is_control() || c.is_whitespace()));
     let start = match (mpeg, adts) {
         (Some(m), a) if a.is_none_or(|a| m <= a) => m,
         (_, Some(a)) => {

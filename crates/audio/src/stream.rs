@@ -7,7 +7,8 @@ use crate::input::{Input, Source};
 use crate::probe;
 use crate::reader::{AudioInfo, DecodeOptions, Event, Reader};
 use crate::resample::Resampler;
-use crate::{SAMPLE_RATE, error::clock};
+use crate::SAMPLE_RATE;
+use crate::error::clock;
 
 /// Samples of a block, about: half a second.
 const BLOCK: usize = 8_000;
@@ -120,7 +121,8 @@ impl AudioStream {
         self.produced as f64 / f64::from(SAMPLE_RATE)
     }
 
-    /// The next mono samples at 16 kHz, full scale ±1, a second or less, never an empty block; `None` at the end.
+    /// The next mono samples at 16 kHz, full scale ±1: half a second to a few seconds, never an empty block; `None`
+    /// at the end.
     ///
     /// # Errors
     /// Damage in `strict` mode, limits, reading errors, a decoder that broke. After an error the stream has ended.
@@ -174,8 +176,8 @@ impl AudioStream {
             return self.feed(out);
         }
         self.samples.clear();
+        let at = Position::Seconds(self.taken());
         let (reader, samples) = (&mut self.reader, &mut self.samples);
-        let at = Position::Seconds(self.before + self.fed as f64 / self.resampler.as_ref().map_or(1.0, |r| f64::from(r.rate())));
         match guarded(&self.name, at, || reader.next(samples))? {
             Event::Samples => self.feed(out),
             Event::Lost { seconds, reason } => {

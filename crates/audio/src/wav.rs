@@ -81,7 +81,7 @@ fn read_format(input: &mut Input, size: u32, big: bool) -> Result<Format, Fault>
     let mut bytes = [0u8; 40];
     let want = bytes.len().min(size as usize);
     let got = input.read_full(&mut bytes[..want])?;
-    if got < 14 {
+    if got < want || got < 14 {
         return Err(Fault::Corrupt("the WAV format chunk is too short".into()));
     }
     skip_chunk(input, u64::from(size) - got as u64, size % 2 == 1)?;
