@@ -52,6 +52,12 @@ enc "$tmp/8.wav" -c:a pcm_mulaw ulaw.aifc 2>/dev/null || sox "$tmp/8.wav" -e mu-
 ffmpeg -v error -y -bitexact -f lavfi -i color=s=32x32:d=0.2:r=10 -c:v mpeg4 video_only.mp4
 ffmpeg -v error -y -bitexact -f lavfi -i color=s=32x32:d=0.2:r=10 -c:v mpeg4 video_only.mkv
 ffmpeg -v error -y -bitexact -f lavfi -i color=s=32x32:d=2:r=5 -i "$tmp/44.wav" -c:v mpeg4 -c:a aac -b:a 40k video_and_audio.mp4
+# Tracks that start late, and two tracks.
+for kind in mp4 mkv; do
+    ffmpeg -v error -y -bitexact -f lavfi -i color=s=32x32:d=2:r=5 -itsoffset 0.5 -i "$tmp/44.wav" -t 1.6 \
+        -c:v mpeg4 -c:a aac -b:a 40k late.$kind
+done
+ffmpeg -v error -y -bitexact -i "$tmp/48.wav" -i "$tmp/8.wav" -map 0 -map 1 -c:a libopus -b:a 16k -disposition:a:0 default two_tracks.mkv
 ffmpeg -v error -y -bitexact -i "$tmp/48.wav" -t 0.1 -c:a ac3 -b:a 64k ac3.mkv
 ffmpeg -v error -y -bitexact -i "$tmp/48.wav" -t 0.1 -c:a ac3 -b:a 64k ac3.mp4
 ffmpeg -v error -y -bitexact -i "$tmp/ref.wav" -t 0.3 -c:a libspeex speex.ogg

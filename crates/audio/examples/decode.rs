@@ -21,7 +21,10 @@ fn main() {
             Ok(stream) => {
                 let (info, seconds) = (stream.info(), samples as f64 / f64::from(SAMPLE_RATE));
                 let rms = (energy / samples as f64).sqrt();
-                println!("{arg}: {seconds:.4} s, rms {rms:.5}, {:.2} s to decode; {info:?}", start.elapsed().as_secs_f64());
+                println!(
+                    "{arg}: {seconds:.4} s, rms {rms:.5}, {:.2} s to decode; {info:?}",
+                    start.elapsed().as_secs_f64()
+                );
                 stream.warnings().iter().for_each(|w| println!("  warning: {w}"));
             }
             Err(error) => println!("error: {error}"),

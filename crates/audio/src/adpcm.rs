@@ -20,7 +20,12 @@ pub(crate) struct AdpcmReader {
 
 impl AdpcmReader {
     /// The data chunk of a WAV file.
-    pub fn new(input: Input, format: &Format, limit: Option<u64>, options: &DecodeOptions) -> Result<Self, Fault> {
+    pub fn new(
+        input: Input,
+        format: &Format,
+        limit: Option<u64>,
+        options: &DecodeOptions,
+    ) -> Result<Self, Fault> {
         options.check(format.rate, format.channels.into())?;
         let (ms, channels) = (format.tag == 2, u64::from(format.channels));
         let (head, extra) = if ms { (7 * channels, 2) } else { (4 * channels, 1) };

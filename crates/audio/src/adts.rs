@@ -14,9 +14,8 @@ pub(crate) struct Adts;
 
 pub(crate) type AdtsReader = FrameReader<Adts>;
 
-const RATES: [u32; 13] = [
-    96_000, 88_200, 64_000, 48_000, 44_100, 32_000, 24_000, 22_050, 16_000, 12_000, 11_025, 8_000, 7_350,
-];
+const RATES: [u32; 13] =
+    [96_000, 88_200, 64_000, 48_000, 44_100, 32_000, 24_000, 22_050, 16_000, 12_000, 11_025, 8_000, 7_350];
 
 impl Framing for Adts {
     const HEADER: usize = 7;

@@ -12,7 +12,8 @@ pub(crate) fn open(mut input: Input, options: &DecodeOptions) -> Result<Box<dyn 
     // File header, then the description chunk, which the format wants first.
     let head = input.peek(8 + 12 + 32)?;
     let description = head.get(20..52).filter(|_| head[8..12] == *b"desc");
-    let description = description.ok_or_else(|| Fault::Corrupt("the CAF file ends within its header".into()))?;
+    let description =
+        description.ok_or_else(|| Fault::Corrupt("the CAF file ends within its header".into()))?;
     let Some(pcm) = pcm(description)? else {
         return Ok(Box::new(DemuxReader::open(input, Kind::Caf, options)?));
     };

@@ -64,7 +64,8 @@ impl Codec {
             .map_err(|error| match error {
                 Error::Unsupported(_) => {
                     let channels = params.channels.as_ref().map_or(0, Channels::count);
-                    let many = if channels > 2 { format!(" with {channels} channels") } else { String::new() };
+                    let many =
+                        if channels > 2 { format!(" with {channels} channels") } else { String::new() };
                     Fault::Unsupported(format!("{name}{many}"))
                 }
                 error => fault(error),
@@ -159,7 +160,8 @@ pub(crate) fn codec_name(id: AudioCodecId) -> String {
         CODEC_ID_PCM_MULAW => "µ-law",
         id => {
             let known = symphonia::default::get_codecs().get_audio_decoder(id);
-            return known.map_or_else(|| format!("an unknown codec ({id})"), |c| c.codec.info.long_name.into());
+            return known
+                .map_or_else(|| format!("an unknown codec ({id})"), |c| c.codec.info.long_name.into());
         }
     };
     name.to_owned()

@@ -71,6 +71,8 @@ pub(crate) struct DemuxReader {
     start: Option<f64>,
     /// Seconds decoded or reported lost since then.
     clock: f64,
+    /// Seconds before the first packet in which nothing is played.
+    delay: f64,
     /// Why packets since the last good one failed.
     reason: Option<String>,
     /// A packet that waits until the gap before it is reported.
@@ -121,13 +123,16 @@ impl DemuxReader {
         let media_duration = format.media_info().time_base.zip(format.media_info().duration);
         let edit = movie.edit(chosen.track);
         let seconds = |units: f64, numer: u32, denom: u32| units * f64::from(numer) / f64::from(denom);
-        let duration = edit.and_then(|e| e.length).or(chosen.duration).or_else(|| {
+        let edited = edit.and_then(|e| Some(e.delay + e.length?));
+        let duration = edited.or(chosen.duration).or_else(|| {
             let (base, duration) = media_duration?;
             Some(seconds(duration.get() as f64, base.numer.get(), base.denom.get()))
         });
         let channels = chosen.params.channels.as_ref().map_or(0, |c| c.count());
-        let rate = chosen.params.sample_rate.unwrap_or(0);
-        options.check(if rate == 0 { 48_000 } else { rate }, channels.max(1) as u64)?;
+        let opus = chosen.params.codec == CODEC_ID_OPUS;
+        // Matroska states the rate before encoding for Opus; without any, the decoder will tell.
+        let rate = if opus { crate::opus::RATE } else { chosen.params.sample_rate.unwrap_or(48_000) };
+        options.check(rate, channels.max(1) as u64)?;
         let info = AudioInfo {
             container: kind.name().to_owned(),
             codec: chosen.codec.name.clone(),
@@ -146,16 +151,18 @@ impl DemuxReader {
             rate,
             start: None,
             clock: 0.0,
+            delay: 0.0,
             reason: None,
             waiting: None,
             drop_frames: 0,
             keep_frames: u64::MAX,
             notes: chosen.notes,
             errors: 0,
-            opus: chosen.params.codec == CODEC_ID_OPUS,
+            opus,
             ended: false,
         };
-        if let Some(Edit { start, length }) = edit {
+        if let Some(Edit { delay, start, length }) = edit {
+            reader.delay = delay;
             // Opus brings its own count of samples to drop.
             let start = if reader.opus { 0.0 } else { start };
             reader.drop_frames = (start * f64::from(rate)).round() as u64;
@@ -205,6 +212,8 @@ impl DemuxReader {
             Ok(decoded) => {
                 self.options.check(decoded.rate, decoded.channels as u64)?;
                 self.rate = decoded.rate;
+                self.info.channels = decoded.channels as u16;
+                self.info.sample_rate = decoded.rate;
                 self.clock += decoded.frames as f64 / f64::from(decoded.rate);
                 let drop = self.drop_frames.min(decoded.kept as u64);
                 self.drop_frames -= drop;
@@ -262,8 +271,17 @@ impl Reader for DemuxReader {
             if stamp < 0.0 && self.kind == Kind::Matroska && !self.opus {
                 self.drop_frames = (-stamp * f64::from(self.rate)).round() as u64;
             }
+            // A track may start late in a film. A live stream's clock may start anywhere, but states no duration.
+            if self.kind == Kind::Matroska && self.info.duration.is_some_and(|d| stamp < d) {
+                self.delay = stamp;
+            }
             stamp
         });
+        if self.delay > self.kind.tolerance() {
+            let seconds = std::mem::take(&mut self.delay);
+            self.waiting = Some(packet);
+            return Ok(Event::Gap { seconds });
+        }
         let gap = stamp - start - self.clock;
         let failed = self.reason.is_some();
         if gap > if failed { AFTER_FAILURE } else { self.kind.tolerance() } {
@@ -326,9 +344,9 @@ fn choose(tracks: &[Track], kind: Kind, movie: &Movie, codec_id: Option<&str>) -
     for (index, track, params) in audio {
         match Codec::new(params) {
             Ok(codec) => {
-                let (numer, denom) = track.time_base.map_or((1, params.sample_rate.unwrap_or(1)), |b| {
-                    (b.numer.get(), b.denom.get())
-                });
+                let (numer, denom) = track
+                    .time_base
+                    .map_or((1, params.sample_rate.unwrap_or(1)), |b| (b.numer.get(), b.denom.get()));
                 let unit = f64::from(numer) / f64::from(denom.max(1));
                 let several = AudioWarning::SeveralTracks { tracks: count, taken: index + 1 };
                 return Ok(Chosen {
@@ -336,7 +354,11 @@ fn choose(tracks: &[Track], kind: Kind, movie: &Movie, codec_id: Option<&str>) -
                     unit,
                     params: params.clone(),
                     codec,
-                    duration: track.duration.map(|d| d.get() as f64 * unit),
+                    // In CAF, packets count with the padding of the last, frames without.
+                    duration: match (track.num_frames, params.sample_rate) {
+                        (Some(n), Some(rate)) if kind == Kind::Caf => Some(n as f64 / f64::from(rate)),
+                        _ => track.duration.map(|d| d.get() as f64 * unit),
+                    },
                     notes: if count > 1 { vec![several] } else { Vec::new() },
                 });
             }

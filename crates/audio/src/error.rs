@@ -37,7 +37,9 @@ pub enum AudioError {
         container: String,
     },
     /// The bytes are no audio container that is known here.
-    #[error("{name}: not a recognised audio or video file ({detail}); for raw samples state their format, as in s16le:16000:1")]
+    #[error(
+        "{name}: not a recognised audio or video file ({detail}); for raw samples state their format, as in s16le:16000:1"
+    )]
     UnknownFormat {
         /// The recording.
         name: String,
@@ -45,7 +47,9 @@ pub enum AudioError {
         detail: String,
     },
     /// The container or codec is recognised, by name, but cannot be decoded here.
-    #[error("{name}: {what} cannot be decoded; convert it first, for example with: ffmpeg -i INPUT -ac 1 -ar 16000 out.flac")]
+    #[error(
+        "{name}: {what} cannot be decoded; convert it first, for example with: ffmpeg -i INPUT -ac 1 -ar 16000 out.flac"
+    )]
     Unsupported {
         /// The recording.
         name: String,
@@ -236,12 +240,9 @@ impl std::fmt::Display for AudioWarning {
             Self::Gap { at, length } => {
                 write!(f, "the recording pauses at {}: {length:.2} s of silence put in", clock(*at))
             }
-            Self::Duration { decoded, declared } => write!(
-                f,
-                "{} decoded, but the file says it lasts {}",
-                clock(*decoded),
-                clock(*declared)
-            ),
+            Self::Duration { decoded, declared } => {
+                write!(f, "{} decoded, but the file says it lasts {}", clock(*decoded), clock(*declared))
+            }
             Self::Truncated { at } => write!(f, "the file breaks off at {}", clock(*at)),
             Self::TrailingJunk { bytes } => {
                 write!(f, "{bytes} bytes after the last audio frame are no audio and were left out")

@@ -118,8 +118,8 @@ impl<F: Framing> FrameReader<F> {
         gapless: Gapless,
         options: &DecodeOptions,
     ) -> Result<Self, Fault> {
-        let first = F::header(input.peek(F::HEADER)?)
-            .ok_or_else(|| Fault::Empty("holds no audio frames".into()))?;
+        let first =
+            F::header(input.peek(F::HEADER)?).ok_or_else(|| Fault::Empty("holds no audio frames".into()))?;
         options.check(first.rate, first.channels.into())?;
         let info = AudioInfo {
             container: container.to_owned(),
@@ -185,7 +185,8 @@ impl<F: Framing> FrameReader<F> {
 
     /// Frames that `bytes` damaged bytes have stood for.
     fn frames_in(&self, bytes: u64) -> u64 {
-        let mean = if self.frames > 0 { self.bytes as f64 / self.frames as f64 } else { self.last.len as f64 };
+        let mean =
+            if self.frames > 0 { self.bytes as f64 / self.frames as f64 } else { self.last.len as f64 };
         (bytes as f64 / mean.max(1.0)).round() as u64
     }
 
@@ -304,7 +305,9 @@ const TAG_HEADER: usize = 32;
 /// Length of an ID3 (both versions) or APE tag that starts here.
 pub(crate) fn tag_len(bytes: &[u8]) -> Option<u64> {
     match bytes {
-        [b'I', b'D', b'3', version @ 2..=4, _, flags, size @ ..] if size.len() >= 4 && size[..4].iter().all(|b| b & 0x80 == 0) => {
+        [b'I', b'D', b'3', version @ 2..=4, _, flags, size @ ..]
+            if size.len() >= 4 && size[..4].iter().all(|b| b & 0x80 == 0) =>
+        {
             let size = size[..4].iter().fold(0u64, |n, b| n << 7 | u64::from(*b));
             let footer = if *version == 4 && flags & 0x10 != 0 { 10 } else { 0 };
             Some(10 + size + footer)

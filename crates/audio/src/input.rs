@@ -113,7 +113,17 @@ impl Input {
     }
 
     fn new(inner: Inner, base: u64, len: Option<u64>) -> Self {
-        Self { inner, ahead: Vec::new(), taken: 0, base, len, consumed: 0, end: None, stated: None, forward: false }
+        Self {
+            inner,
+            ahead: Vec::new(),
+            taken: 0,
+            base,
+            len,
+            consumed: 0,
+            end: None,
+            stated: None,
+            forward: false,
+        }
     }
 
     /// Standard input; when it is redirected from a file, that file, which can be rewound.
@@ -296,7 +306,8 @@ impl Seek for Input {
             SeekFrom::Current(d) => self.consumed.checked_add_signed(d),
             SeekFrom::End(d) => self.stated.unwrap_or(len.saturating_sub(self.base)).checked_add_signed(d),
         };
-        let target = target.ok_or_else(|| io::Error::new(io::ErrorKind::InvalidInput, "seek before the start"))?;
+        let target =
+            target.ok_or_else(|| io::Error::new(io::ErrorKind::InvalidInput, "seek before the start"))?;
         let absolute = SeekFrom::Start(self.base.saturating_add(target));
         match &mut self.inner {
             Inner::File(f) => f.seek(absolute)?,

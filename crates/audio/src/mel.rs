@@ -215,9 +215,8 @@ impl LogMel {
 /// Triangular filters on Slaney's mel scale, each of the same area.
 fn bands(p: &MelParameters) -> Vec<(usize, Vec<f64>)> {
     let (low, high) = (mel(p.low), mel(p.high));
-    let edges: Vec<f64> = (0..p.n_mels + 2)
-        .map(|i| hertz(low + (high - low) * i as f64 / (p.n_mels + 1) as f64))
-        .collect();
+    let edges: Vec<f64> =
+        (0..p.n_mels + 2).map(|i| hertz(low + (high - low) * i as f64 / (p.n_mels + 1) as f64)).collect();
     let bin = f64::from(crate::SAMPLE_RATE) / p.n_fft as f64;
     edges
         .windows(3)

@@ -31,6 +31,8 @@ pub(crate) struct Movie {
 /// The part of a track's media that is played, in seconds.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(crate) struct Edit {
+    /// Nothing is played for so long first.
+    pub delay: f64,
     pub start: f64,
     pub length: Option<f64>,
 }
@@ -48,13 +50,18 @@ impl Movie {
     /// The edit of the track with this id, when it is a single one.
     pub fn edit(&self, id: u32) -> Option<Edit> {
         let track = self.tracks.iter().find(|t| t.id == id)?;
-        let mut played = track.edits.iter().filter(|(_, start)| *start >= 0);
-        let (length, start) = *played.next()?;
-        if played.next().is_some() || track.timescale == 0 {
+        let first = track.edits.iter().position(|(_, start)| *start >= 0)?;
+        let (empty, played) = track.edits.split_at(first);
+        let [(length, start)] = *played else { return None };
+        if track.timescale == 0 || self.timescale == 0 {
             return None;
         }
-        let length = Some(length as f64 / f64::from(self.timescale)).filter(|l| *l > 0.0 && l.is_finite());
-        Some(Edit { start: start as f64 / f64::from(track.timescale), length })
+        let seconds = |n: u64| n as f64 / f64::from(self.timescale);
+        Some(Edit {
+            delay: empty.iter().map(|(length, _)| seconds(*length)).sum(),
+            start: start as f64 / f64::from(track.timescale),
+            length: Some(seconds(length)).filter(|l| *l > 0.0),
+        })
     }
 }
 

@@ -34,7 +34,12 @@ impl Framing for Mpeg {
         let (version, layer) = (b1 >> 3 & 3, 4 - (b1 >> 1 & 3));
         let (bitrate, rate) = (usize::from(b2 >> 4), usize::from(b2 >> 2 & 3));
         // Version 1 and layer 4 are reserved; bit-rate 0 is "free format", 15 invalid; emphasis 2 is reserved.
-        if b1 & 0xE0 != 0xE0 || version == 1 || layer == 4 || !(1..=14).contains(&bitrate) || rate == 3 || b3 & 3 == 2
+        if b1 & 0xE0 != 0xE0
+            || version == 1
+            || layer == 4
+            || !(1..=14).contains(&bitrate)
+            || rate == 3
+            || b3 & 3 == 2
         {
             return None;
         }
@@ -48,7 +53,8 @@ impl Framing for Mpeg {
             2 => (1_152, CODEC_ID_MP2),
             _ => (if mpeg1 { 1_152 } else { 576 }, CODEC_ID_MP3),
         };
-        let len = if layer == 1 { (12 * bits / rate + padding) * 4 } else { samples / 8 * bits / rate + padding };
+        let len =
+            if layer == 1 { (12 * bits / rate + padding) * 4 } else { samples / 8 * bits / rate + padding };
         let channels = if b3 >> 6 == 3 { 1 } else { 2 };
         Some(Header { len: len as usize, skip: 0, samples, rate, channels, codec })
     }
@@ -116,7 +122,8 @@ impl HeaderFrame {
         {
             let delay = usize::from(a) << 4 | usize::from(b) >> 4;
             let padding = usize::from(b & 15) << 8 | usize::from(c);
-            gapless = Gapless { delay: delay + DECODER_DELAY, padding: padding.saturating_sub(DECODER_DELAY) };
+            gapless =
+                Gapless { delay: delay + DECODER_DELAY, padding: padding.saturating_sub(DECODER_DELAY) };
         }
         let duration = seconds(frames, gapless.delay + gapless.padding);
         Some(Self { duration, gapless })

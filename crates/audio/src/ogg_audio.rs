@@ -281,7 +281,9 @@ impl Head {
     /// What a stream's first packet says: our codec, or the name of one that is not ours, or nothing known.
     fn parse(first: &[u8]) -> Result<Self, Option<&'static str>> {
         match first {
-            [1, b'v', b'o', b'r', b'b', b'i', b's', ..] if first.len() >= 30 => Ok(Self::Vorbis(vec![first.to_vec()])),
+            [1, b'v', b'o', b'r', b'b', b'i', b's', ..] if first.len() >= 30 => {
+                Ok(Self::Vorbis(vec![first.to_vec()]))
+            }
             [b'O', b'p', b'u', b's', b'H', b'e', b'a', b'd', ..] if first.len() >= 19 => {
                 Ok(Self::Opus(vec![first.to_vec()]))
             }

@@ -75,7 +75,12 @@ impl OpusDecoder {
         };
         let decoder = decoder.ok_or_else(|| Fault::Corrupt("the Opus header is not valid".into()))?;
         let gain = 10f32.powf(f32::from(head.gain) / (20.0 * 256.0));
-        Ok(Self { decoder: Movable(decoder), channels: head.channels.into(), skip: head.pre_skip.into(), gain })
+        Ok(Self {
+            decoder: Movable(decoder),
+            channels: head.channels.into(),
+            skip: head.pre_skip.into(),
+            gain,
+        })
     }
 
     /// Channels of a frame.

@@ -127,7 +127,7 @@ fn alaw(code: u8) -> f32 {
 /// ITU-T G.711 µ-law.
 fn mulaw(code: u8) -> f32 {
     let code = !code;
-    let magnitude = ((i32::from(code & 15) << 3) + 0x84 << (code >> 4 & 7)) - 0x84;
+    let magnitude = (((i32::from(code & 15) << 3) + 0x84) << (code >> 4 & 7)) - 0x84;
     (if code & 0x80 != 0 { -magnitude } else { magnitude }) as f32 / 32_768.0
 }
 
@@ -150,7 +150,10 @@ pub struct PcmFormat {
 
 /// A string that is no [`PcmFormat`].
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("{text:?} is no raw sample format: write FORMAT:RATE:CHANNELS as in s16le:16000:1, FORMAT one of {}", format_names())]
+#[error(
+    "{text:?} is no raw sample format: write FORMAT:RATE:CHANNELS as in s16le:16000:1, FORMAT one of {}",
+    format_names()
+)]
 pub struct PcmFormatError {
     text: String,
 }
@@ -243,7 +246,9 @@ mod tests {
             assert_eq!(good.parse::<PcmFormat>().map(|f| f.to_string()).as_deref(), Ok(good));
         }
         assert_eq!("U8:8000".parse::<PcmFormat>().map(|f| f.channels), Ok(1));
-        for bad in ["", "s16le", "s16le:0:1", "s16le:16000:0", "s17le:16000:1", "s16le:16000:1:1", "s16le:-1:1"] {
+        for bad in
+            ["", "s16le", "s16le:0:1", "s16le:16000:0", "s17le:16000:1", "s16le:16000:1:1", "s16le:-1:1"]
+        {
             let error = bad.parse::<PcmFormat>().map_err(|e| e.to_string());
             assert!(error.is_err_and(|e| e.contains("s16le:16000:1")), "{bad}");
         }

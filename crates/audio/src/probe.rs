@@ -36,7 +36,9 @@ pub(crate) fn open(mut input: Input, options: &DecodeOptions) -> Result<Box<dyn 
     match head {
         [b'R', b'I', b'F', b'F' | b'X', _, _, _, _, b'W', b'A', b'V', b'E', ..]
         | [b'R', b'F', b'6', b'4', _, _, _, _, b'W', b'A', b'V', b'E', ..]
-        | [b'B', b'W', b'6', b'4', _, _, _, _, b'W', b'A', b'V', b'E', ..] => return wav::open(input, options),
+        | [b'B', b'W', b'6', b'4', _, _, _, _, b'W', b'A', b'V', b'E', ..] => {
+            return wav::open(input, options);
+        }
         [b'F', b'O', b'R', b'M', _, _, _, _, b'A', b'I', b'F', b'F' | b'C', ..] => {
             return aiff::open(input, options);
         }
@@ -86,7 +88,9 @@ pub(crate) fn open(mut input: Input, options: &DecodeOptions) -> Result<Box<dyn 
 
 /// Whether a first box of this type starts an MP4 or QuickTime file.
 fn is_mp4(name: &[u8]) -> bool {
-    [b"ftyp", b"moov", b"mdat", b"wide", b"pnot", b"free", b"skip", b"styp"].iter().any(|t| name.starts_with(*t))
+    [b"ftyp", b"moov", b"mdat", b"wide", b"pnot", b"free", b"skip", b"styp"]
+        .iter()
+        .any(|t| name.starts_with(*t))
 }
 
 /// Containers that are recognised so that the message can name them.
@@ -97,7 +101,9 @@ fn known_but_not_ours(head: &[u8]) -> Option<&'static str> {
         [b'#', b'!', b'A', b'M', b'R', ..] => "AMR speech",
         [b'F', b'L', b'V', 1, ..] => "Flash video",
         [0, 0, 1, 0xBA, ..] => "an MPEG program stream",
-        [0x47, ..] if head.len() >= 4 && head[1] & 0x1F != 0x1F && head[3] & 0x30 != 0 && head[1..4] != *b"IF8" => {
+        [0x47, ..]
+            if head.len() >= 4 && head[1] & 0x1F != 0x1F && head[3] & 0x30 != 0 && head[1..4] != *b"IF8" =>
+        {
             "an MPEG transport stream"
         }
         [b'w', b'v', b'p', b'k', ..] => "WavPack",

@@ -8,7 +8,8 @@ use crate::SAMPLE_RATE;
 /// Frames the transform takes at a time, at least: longer gives a steeper filter.
 const CHUNK: usize = 2_048;
 
-/// Frames of a chunk: a power of two times the smallest that both rates allow, for which transforms are fast.
+/// Frames of a chunk: a power of two times the smallest that both rates allow, for which transforms are fast. Never an
+/// odd number, whose half, the delay, would not be whole.
 fn chunk(rate: u32) -> usize {
     let gcd = (1..).scan((rate, SAMPLE_RATE), |(a, b), _: u32| {
         (*b != 0).then(|| {
@@ -17,7 +18,7 @@ fn chunk(rate: u32) -> usize {
         })
     });
     let unit = (rate / gcd.last().unwrap_or(1)) as usize;
-    unit * CHUNK.div_ceil(unit).next_power_of_two()
+    unit * CHUNK.div_ceil(unit).next_power_of_two().max(2)
 }
 
 /// Streams mono samples of one rate to 16 kHz.
@@ -38,9 +39,9 @@ impl Resampler {
     pub fn new(rate: u32) -> Option<Self> {
         let fft = match rate {
             SAMPLE_RATE => None,
-            rate => {
-                Some(Box::new(Fft::new(rate as usize, SAMPLE_RATE as usize, chunk(rate), 1, FixedSync::Both).ok()?))
-            }
+            rate => Some(Box::new(
+                Fft::new(rate as usize, SAMPLE_RATE as usize, chunk(rate), 1, FixedSync::Both).ok()?,
+            )),
         };
         let (skip, room) = fft.as_ref().map_or((0, 0), |f| (f.output_delay(), f.output_frames_max()));
         Some(Self { fft, rate, input: Vec::new(), output: vec![0.0; room], consumed: 0, produced: 0, skip })

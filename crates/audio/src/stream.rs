@@ -2,13 +2,13 @@
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
+use crate::SAMPLE_RATE;
+use crate::error::clock;
 use crate::error::{AudioError, AudioWarning, Fault, Position};
 use crate::input::{Input, Source};
 use crate::probe;
 use crate::reader::{AudioInfo, DecodeOptions, Event, Reader};
 use crate::resample::Resampler;
-use crate::SAMPLE_RATE;
-use crate::error::clock;
 
 /// Samples of a block, about: half a second.
 const BLOCK: usize = 8_000;
@@ -141,6 +141,9 @@ impl AudioStream {
                 return Err(AudioError::TooLong { name: self.name.clone(), limit });
             }
         }
+        // What headers left open, the decoder knows by now.
+        (self.info.sample_rate, self.info.channels) =
+            (self.reader.info().sample_rate, self.reader.info().channels);
         self.produced += out.len() as u64;
         if self.state == State::Ended && self.produced == 0 {
             self.state = State::Failed;
@@ -213,7 +216,8 @@ impl AudioStream {
         }
         if self.resampler.is_none() {
             self.resampler = Some(Resampler::new(rate).ok_or_else(|| {
-                Fault::Unsupported(format!("a sampling rate of {rate} Hz")).named(&self.name, Position::Header)
+                Fault::Unsupported(format!("a sampling rate of {rate} Hz"))
+                    .named(&self.name, Position::Header)
             })?);
         }
         if let Some(resampler) = &mut self.resampler {

@@ -1,7 +1,6 @@
 //! WAV headers as they are found in the wild: RIFF, RIFX, RF64 and BW64; sizes of 0 or 0xFFFFFFFF as pipes write
 //! them; LIST, JUNK and odd-sized chunks anywhere; EXTENSIBLE formats.
 
-
 use crate::adpcm::AdpcmReader;
 use crate::error::Fault;
 use crate::input::Input;
@@ -89,7 +88,8 @@ fn read_format(input: &mut Input, size: u32, big: bool) -> Result<Format, Fault>
         let pair = [bytes[i], bytes[i + 1]];
         if big { u16::from_be_bytes(pair) } else { u16::from_le_bytes(pair) }
     };
-    let (low, high) = (u32::from(u16_at(if big { 6 } else { 4 })), u32::from(u16_at(if big { 4 } else { 6 })));
+    let (low, high) =
+        (u32::from(u16_at(if big { 6 } else { 4 })), u32::from(u16_at(if big { 4 } else { 6 })));
     let mut format = Format {
         tag: u16_at(0),
         channels: u16_at(2),
@@ -105,8 +105,7 @@ fn read_format(input: &mut Input, size: u32, big: bool) -> Result<Format, Fault>
 
 /// How many bytes the data chunk really has; `None` when its size is a place-holder and the data runs to the end.
 fn data_limit(input: &mut Input, size: u32, data64: Option<u64>) -> Result<Option<u64>, Fault> {
-    const CHUNKS_AFTER_DATA: [&[u8; 4]; 7] =
-        [b"LIST", b"id3 ", b"ID3 ", b"fact", b"cue ", b"bext", b"JUNK"];
+    const CHUNKS_AFTER_DATA: [&[u8; 4]; 7] = [b"LIST", b"id3 ", b"ID3 ", b"fact", b"cue ", b"bext", b"JUNK"];
     match (size, data64) {
         (u32::MAX, Some(real)) if real != 0 && real != u64::MAX => Ok(Some(real)),
         // An honest 0 is followed by nothing or another chunk; a pipe's 0 by samples.
@@ -136,7 +135,7 @@ fn data(
     options.check(format.rate, format.channels.into())?;
     // Bytes of one sample: from the frame size, which also holds for 20 bits in 3 bytes or 24 in 4.
     let bytes = match format.block / format.channels {
-        n @ (1..=4 | 8) if format.block % format.channels == 0 && n * 8 >= format.bits => n,
+        n @ (1..=4 | 8) if format.block.is_multiple_of(format.channels) && n * 8 >= format.bits => n,
         _ => format.bits.div_ceil(8),
     };
     let sample = match (format.tag, bytes, big) {
@@ -168,6 +167,7 @@ fn codec_name(tag: u16, bits: u16) -> String {
         1 | 3 => return format!("{bits}-bit samples"),
         0x31 => "GSM 6.10",
         0x45 | 0x64 | 0x65 => "G.726",
+        0x28F => "G.722",
         0x22 => "TrueSpeech",
         0x42 => "G.723.1",
         0x83 => "G.729",

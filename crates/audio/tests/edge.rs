@@ -8,7 +8,9 @@ use wnw_audio::{AudioError, AudioStream, DecodeOptions, PcmFormat, Source};
 #[test]
 fn nothing_at_all_is_empty() {
     match decode(Vec::new()) {
-        Err(error @ AudioError::Empty { .. }) => assert!(error.to_string().contains("empty (0 bytes)"), "{error}"),
+        Err(error @ AudioError::Empty { .. }) => {
+            assert!(error.to_string().contains("empty (0 bytes)"), "{error}")
+        }
         other => panic!("{other:?}"),
     }
 }
@@ -57,8 +59,11 @@ fn row_23_silence_noise_and_tones() {
             (state >> 16) as f32 / 65_536.0 - 0.5
         })
         .collect();
-    let dtmf: Vec<f32> =
-        tone(697.0, 16_000, 16_000).iter().zip(tone(1_209.0, 16_000, 16_000)).map(|(a, b)| (a + b) / 2.0).collect();
+    let dtmf: Vec<f32> = tone(697.0, 16_000, 16_000)
+        .iter()
+        .zip(tone(1_209.0, 16_000, 16_000))
+        .map(|(a, b)| (a + b) / 2.0)
+        .collect();
     for audio in [noise, dtmf] {
         let decoded = decode(wav(1, 1, 16_000, 16, &s16(&audio))).expect("decodes");
         assert!(decoded.samples.iter().zip(&audio).all(|(a, b)| (a - b).abs() < 1e-4));
@@ -151,9 +156,11 @@ fn forged_headers_are_refused() {
 
 #[test]
 fn streams_can_move_between_threads() {
-    let mut stream = AudioStream::open(Source::from(fixture("opus.opus")), &DecodeOptions::default()).expect("opens");
+    let mut stream =
+        AudioStream::open(Source::from(fixture("opus.opus")), &DecodeOptions::default()).expect("opens");
     let first = stream.next_block().expect("decodes").expect("not empty");
-    let rest = std::thread::spawn(move || stream.read_all().expect("decodes").samples).join().expect("no panic");
+    let rest =
+        std::thread::spawn(move || stream.read_all().expect("decodes").samples).join().expect("no panic");
     assert_eq!(first.len() + rest.len(), 32_000);
 }
 

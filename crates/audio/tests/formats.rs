@@ -47,7 +47,11 @@ const FILES: &[(&str, &str, &str, f64, f64)] = &[
 fn every_format_says_the_same_at_the_same_time() {
     for (name, container, codec, late, longer) in FILES {
         let decoded = decode(fixture(name)).unwrap_or_else(|e| panic!("{name}: {e}"));
-        assert_eq!((decoded.info.container.as_str(), decoded.info.codec.as_str()), (*container, *codec), "{name}");
+        assert_eq!(
+            (decoded.info.container.as_str(), decoded.info.codec.as_str()),
+            (*container, *codec),
+            "{name}"
+        );
         assert_speech_in_place(name, &decoded.samples, 0.0, 2.0, late + 1e-4);
         let seconds = decoded.samples.len() as f64 / 16_000.0;
         assert!((seconds - 2.0).abs() <= longer + 1e-4, "{name}: {seconds} s");
@@ -112,7 +116,8 @@ fn row_30_content_decides_not_the_name() {
     std::fs::create_dir(&dir).expect("temporary directory");
     let file = dir.join("speech.wav");
     std::fs::copy(path("opus.opus"), &file).expect("copy");
-    let decoded = AudioStream::open(file.as_path(), &DecodeOptions::default()).and_then(AudioStream::read_all);
+    let decoded =
+        AudioStream::open(file.as_path(), &DecodeOptions::default()).and_then(AudioStream::read_all);
     std::fs::remove_dir_all(&dir).expect("removed");
     assert_eq!(decoded.expect("decodes").info.codec, "Opus");
 }
@@ -171,10 +176,7 @@ fn he_aac_says_so_by_name() {
     let decoded = decode(bytes.clone()).expect("the core decodes");
     assert_eq!(decoded.info.codec, "HE-AAC");
     assert_speech_in_place("HE-AAC core", &decoded.samples, 0.0, 2.0, 0.001);
-    assert_eq!(
-        decoded.warnings,
-        [AudioWarning::CoreOnly { profile: "HE-AAC".into(), core_rate: 22_050 }]
-    );
+    assert_eq!(decoded.warnings, [AudioWarning::CoreOnly { profile: "HE-AAC".into(), core_rate: 22_050 }]);
     let refused = decode_with(bytes, &strict()).expect_err("strict");
     assert!(refused.to_string().contains("HE-AAC cannot be decoded"), "{refused}");
 }
@@ -204,4 +206,27 @@ fn what_cannot_be_decoded_is_named() {
             other => panic!("{name}: {other:?}"),
         }
     }
+}
+
+/// A track that starts late in its film keeps its place: players show it late too.
+#[test]
+fn a_track_that_starts_late_keeps_its_place() {
+    for name in ["late.mp4", "late.mkv"] {
+        let decoded = decode(fixture(name)).expect("decodes");
+        match decoded.warnings.as_slice() {
+            [AudioWarning::Gap { at: 0.0, length }] => {
+                assert!((length - 0.5).abs() < 0.03, "{name}: {length}")
+            }
+            other => panic!("{name}: {other:?}"),
+        }
+        assert_speech_in_place(name, &decoded.samples[8_000..], 0.0, 1.0, 0.03);
+        assert!(rms(&decoded.samples[..7_000]) < 1e-3, "{name}");
+    }
+}
+
+#[test]
+fn one_of_several_tracks_is_taken_and_told() {
+    let decoded = decode(fixture("two_tracks.mkv")).expect("decodes");
+    assert_eq!(decoded.warnings, [AudioWarning::SeveralTracks { tracks: 2, taken: 1 }]);
+    assert_speech_in_place("first of two", &decoded.samples, 0.0, 2.0, 0.001);
 }

@@ -64,7 +64,10 @@ fn frames_equal_the_reference() {
                 worst = worst.max((mel.data[band * frames + index] - expected).abs());
             }
         }
-        println!("family {family} signal {signal} {:>7.2} s: max difference {worst:.1e}", samples as f64 / 16_000.0);
+        println!(
+            "family {family} signal {signal} {:>7.2} s: max difference {worst:.1e}",
+            samples as f64 / 16_000.0
+        );
         assert!(worst <= 1e-4, "family {family}, signal {signal}, {samples} samples: {worst}");
     }
     assert!(golden.0.is_empty());

@@ -130,8 +130,12 @@ fn rf64_and_big_endian() {
     ds64.extend((data.len() as u64 + 100).to_le_bytes());
     ds64.extend((data.len() as u64).to_le_bytes());
     ds64.extend([0; 12]);
-    let mut rf64 =
-        riff(&[chunk(b"ds64", &ds64), chunk(b"fmt ", &format(1, 1, 16_000, 16)), chunk(b"data", &data), chunk(b"LIST", b"INFO")]);
+    let mut rf64 = riff(&[
+        chunk(b"ds64", &ds64),
+        chunk(b"fmt ", &format(1, 1, 16_000, 16)),
+        chunk(b"data", &data),
+        chunk(b"LIST", b"INFO"),
+    ]);
     rf64[..4].copy_from_slice(b"RF64");
     let at = rf64.windows(4).position(|w| w == b"data").expect("data chunk");
     rf64[at + 4..at + 8].fill(0xFF);
