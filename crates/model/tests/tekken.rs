@@ -163,7 +163,7 @@ fn a_megabyte_of_anything_takes_a_moment() {
     ] {
         let start = Instant::now();
         let encoded = tokenizer.encode(&text);
-        assert!(start.elapsed() < Duration::from_secs(10), "{:?}: {:?}", &text[..4], start.elapsed());
+        assert!(start.elapsed() < Duration::from_secs(30), "{:?}: {:?}", &text[..4], start.elapsed());
         assert_eq!(tokenizer.decode(&encoded), text);
     }
 }
