@@ -2,16 +2,15 @@
 //!
 //! [`resolve`] turns `mistralai/Voxtral-Mini-3B-2507`, or `name@revision`, into a local directory. The cache is laid out
 //! as Python's `huggingface_hub` lays it out (`models--org--name/{blobs,refs,snapshots}`), so what one has fetched the
-//! other finds; even a download that Python left half done is continued. Only the files that a checkpoint needs are
-//! fetched, and of two copies of the weights only one.
+//! other finds. Only the files that a checkpoint needs are fetched, and of two copies of the weights only one.
 //!
 //! A download that breaks off is continued where it stopped, at once or in the next run; weights are compared with the
 //! hub's SHA-256 before they take their place. "Too many requests" is answered by waiting as long as the server asks.
 //! With [`HubOptions::offline`], or where the hub cannot be reached, the cache alone decides.
 //!
 //! The HTTP is done here with `ureq` and not by the `hf-hub` crate: its blocking interface (0.5) appends to a
-//! half-finished file even if the server sends it from the start, checks neither size nor hash, repeats a request
-//! that was denied but does not wait when told to, and knows no offline mode; 1.0 brings an asynchronous runtime
+//! half-finished file even if the server sends it from the start, checks neither size nor hash, retries what was
+//! denied but does not wait when told to, and knows no offline mode; 1.0 brings an asynchronous runtime
 //! for what is one file after another.
 
 mod cache;

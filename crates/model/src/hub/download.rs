@@ -145,7 +145,11 @@ impl Transfer<'_> {
             }
         }
         part.file.sync_all().map_err(HubError::io(&path))?;
-        fs::rename(&path, blob).map_err(HubError::io(blob))
+        match fs::rename(&path, blob) {
+            // Where locks do nothing (some network file systems), another process may have been faster.
+            Err(_) if is_whole(blob, self.size) => Ok(()),
+            moved => moved.map_err(HubError::io(blob)),
+        }
     }
 
     /// Fetches what is missing, with as many requests as it takes.
