@@ -8,12 +8,12 @@ use crate::error::CliError;
 
 /// Suffixes of files that are taken from directories. Files named on the command line are taken whatever their name.
 const SUFFIXES: [&str; 24] = [
-    "3gp", "aac", "aif", "aifc", "aiff", "caf", "flac", "m4a", "m4b", "m4v", "mka", "mkv", "mov", "mp1", "mp2", "mp3",
-    "mp4", "oga", "ogg", "ogv", "opus", "wav", "wave", "webm",
+    "3gp", "aac", "aif", "aifc", "aiff", "caf", "flac", "m4a", "m4b", "m4v", "mka", "mkv", "mov", "mp1",
+    "mp2", "mp3", "mp4", "oga", "ogg", "ogv", "opus", "wav", "wave", "webm",
 ];
 
 /// A recording and where its result goes below the output directory.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug)]
 pub struct Input {
     /// Where to read.
     pub source: Source,
@@ -35,7 +35,8 @@ pub fn expand(arguments: &[String], recursive: bool) -> Result<Vec<Input>, CliEr
         }
         let path = Path::new(argument);
         if !path.exists() && argument.contains(['*', '?', '[']) {
-            let paths = glob::glob(argument).map_err(|e| CliError::Usage(format!("pattern '{argument}': {e}")))?;
+            let paths =
+                glob::glob(argument).map_err(|e| CliError::Usage(format!("pattern '{argument}': {e}")))?;
             let mut matched: Vec<PathBuf> = paths.filter_map(Result::ok).collect();
             matched.sort();
             if matched.is_empty() {
@@ -62,7 +63,10 @@ fn add(path: &Path, recursive: bool, out: &mut Vec<Input>) -> Result<(), CliErro
         return Ok(());
     }
     if !recursive {
-        return Err(CliError::Usage(format!("{} is a directory; use --recursive to take its recordings", path.display())));
+        return Err(CliError::Usage(format!(
+            "{} is a directory; use --recursive to take its recordings",
+            path.display()
+        )));
     }
     let before = out.len();
     for entry in walkdir::WalkDir::new(path).sort_by_file_name() {
@@ -78,7 +82,11 @@ fn add(path: &Path, recursive: bool, out: &mut Vec<Input>) -> Result<(), CliErro
         }
     }
     if out.len() == before {
-        return Err(CliError::Usage(format!("{} holds no recordings ({})", path.display(), SUFFIXES.join(", "))));
+        return Err(CliError::Usage(format!(
+            "{} holds no recordings ({})",
+            path.display(),
+            SUFFIXES.join(", ")
+        )));
     }
     Ok(())
 }
@@ -122,14 +130,20 @@ mod tests {
         }
         let root = dir.path().display().to_string();
         let stems = |arguments: &[String], recursive| {
-            expand(arguments, recursive).unwrap().iter().map(|i| i.stem.display().to_string()).collect::<Vec<_>>()
+            expand(arguments, recursive)
+                .unwrap()
+                .iter()
+                .map(|i| i.stem.display().to_string())
+                .collect::<Vec<_>>()
         };
         assert_eq!(stems(&[root.clone()], true), ["a.mp3", "a.wav", "b", "sub/c"]);
         assert_eq!(stems(&[format!("{root}/*.wav")], false), ["a", "b"]);
         let twice = [format!("{root}/b.wav"), format!("{root}/b.wav")];
         assert_eq!(stems(&twice, false), ["b.wav", "b.wav-2"]);
         assert!(expand(&[root.clone()], false).unwrap_err().to_string().contains("--recursive"));
-        assert!(expand(&[format!("{root}/*.zip")], false).unwrap_err().to_string().contains("matches no file"));
+        assert!(
+            expand(&[format!("{root}/*.zip")], false).unwrap_err().to_string().contains("matches no file")
+        );
         assert!(expand(&["-".into(), "-".into()], false).is_err());
         assert_eq!(expand(&[format!("{root}/gone.wav")], false).unwrap().len(), 1);
     }

@@ -41,7 +41,8 @@ fn parts(files: &ModelFiles) -> Vec<Part> {
         PARTS.iter().map(|(name, _)| Part { name, tensors: 0, parameters: 0, bytes: 0 }).collect();
     for (name, view) in files.checkpoint.tensors() {
         let part = if name.starts_with("language_model.lm_head.") { Some(2) } else { None };
-        let Some(part) = part.or_else(|| PARTS.iter().position(|(_, prefix)| name.starts_with(prefix))) else {
+        let Some(part) = part.or_else(|| PARTS.iter().position(|(_, prefix)| name.starts_with(prefix)))
+        else {
             continue;
         };
         out[part].tensors += 1;
@@ -115,11 +116,27 @@ fn as_text(files: &ModelFiles, tensors: bool) -> String {
         if d.tied { "tied" } else { "untied" },
     );
     let mut table = Table::new();
-    table.load_preset(presets::UTF8_HORIZONTAL_ONLY).set_header(["part", "tensors", "parameters", "in the file", "q8_0"]);
+    table.load_style(presets::UTF8_HORIZONTAL_ONLY).set_header([
+        "part",
+        "tensors",
+        "parameters",
+        "in the file",
+        "q8_0",
+    ]);
     for p in parts(files) {
         // Encoder, projector and embeddings keep their type; only the decoder's layers are quantised.
-        let quantised = if p.name == "decoder" { WeightDtype::Q8_0.matrix_bytes(1, p.parameters as usize) } else { p.bytes };
-        table.add_row([p.name.into(), p.tensors.to_string(), p.parameters.to_string(), bytes(p.bytes), bytes(quantised)]);
+        let quantised = if p.name == "decoder" {
+            WeightDtype::Q8_0.matrix_bytes(1, p.parameters as usize)
+        } else {
+            p.bytes
+        };
+        table.add_row([
+            p.name.into(),
+            p.tensors.to_string(),
+            p.parameters.to_string(),
+            bytes(p.bytes),
+            bytes(quantised),
+        ]);
     }
     out.push_str(&format!("{table}\n"));
     if tensors {

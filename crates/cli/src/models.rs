@@ -30,8 +30,9 @@ fn directory(model: &str, quiet: bool) -> Result<PathBuf, CliError> {
     if path.exists() {
         return Ok(path.into());
     }
-    // A hub name is ORG/NAME; anything that looks like a path was meant as one.
-    let looks_like_name = model.split('/').count() == 2 && !model.starts_with(['.', '/', '~']);
+    // A hub name is ORG/NAME or ORG/NAME@REVISION; anything that looks like a path was meant as one.
+    let name = model.split('@').next().unwrap_or(model);
+    let looks_like_name = name.split('/').count() == 2 && !model.starts_with(['.', '/', '~']);
     if !looks_like_name {
         return Err(CliError::Usage(format!(
             "--model {model}: no such directory; give '{TINY}', a checkpoint directory, or a hub name such as mistralai/Voxtral-Mini-3B-2507"

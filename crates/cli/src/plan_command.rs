@@ -31,7 +31,7 @@ pub fn run(args: &PlanArgs) -> Result<(), CliError> {
         return print(&format!("{}\n", serde_json::to_string_pretty(&json)?));
     }
     let mut table = Table::new();
-    table.load_preset(presets::UTF8_HORIZONTAL_ONLY).set_header(["part", "memory"]);
+    table.load_style(presets::UTF8_HORIZONTAL_ONLY).set_header(["part", "memory"]);
     for (name, size) in [
         ("encoder and projector weights", plan.encoder_weights),
         ("decoder weights", plan.decoder_weights),

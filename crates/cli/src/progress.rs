@@ -24,7 +24,9 @@ impl Bar {
     pub fn new(quiet: bool) -> Self {
         let bar = if quiet { ProgressBar::hidden() } else { ProgressBar::new(STEPS) };
         // The template is constant; should it not parse, the default style serves.
-        if let Ok(style) = ProgressStyle::with_template("{prefix} [{bar:24}] {percent:>3}% {msg} {eta:>4} left") {
+        if let Ok(style) =
+            ProgressStyle::with_template("{prefix} [{bar:24}] {percent:>3}% {msg} {eta:>4} left")
+        {
             bar.set_style(style.progress_chars("=> "));
         }
         Self { bar, shares_terminal: std::io::stdout().is_terminal() }
@@ -36,7 +38,9 @@ impl Bar {
             Phase::Read => 0.0,
             Phase::Encode => ENCODE_SHARE * progress.fraction,
             Phase::Prefill => ENCODE_SHARE + PREFILL_SHARE * progress.fraction,
-            Phase::Decode => ENCODE_SHARE + PREFILL_SHARE + (1.0 - ENCODE_SHARE - PREFILL_SHARE) * progress.fraction,
+            Phase::Decode => {
+                ENCODE_SHARE + PREFILL_SHARE + (1.0 - ENCODE_SHARE - PREFILL_SHARE) * progress.fraction
+            }
         };
         let done = progress.window_start + inside * progress.window_seconds;
         let total = total.unwrap_or(progress.window_start + progress.window_seconds).max(1e-3);
@@ -44,7 +48,9 @@ impl Bar {
             Phase::Read => "reading".into(),
             Phase::Encode => format!("encoding {}", clock(progress.audio_position())),
             Phase::Prefill => "prefill".into(),
-            Phase::Decode => format!("{} tokens, about {}", progress.tokens, clock(progress.audio_position())),
+            Phase::Decode => {
+                format!("{} tokens, about {}", progress.tokens, clock(progress.audio_position()))
+            }
         };
         self.bar.set_prefix(name.to_owned());
         self.bar.set_message(message);

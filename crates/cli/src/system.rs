@@ -45,7 +45,11 @@ pub fn bytes(n: u64) -> String {
         value /= 1024.0;
         unit += 1;
     }
-    if unit == 0 { format!("{n} B") } else { format!("{value:.*} {}", if value < 10.0 { 2 } else { 1 }, UNITS[unit]) }
+    if unit == 0 {
+        format!("{n} B")
+    } else {
+        format!("{value:.*} {}", if value < 10.0 { 2 } else { 1 }, UNITS[unit])
+    }
 }
 
 /// Seconds for people: `m:ss` or `h:mm:ss`.

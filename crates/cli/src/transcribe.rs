@@ -28,7 +28,16 @@ pub fn run(args: &TranscribeArgs) -> Result<ExitCode, CliError> {
     };
     let inputs = expand(&args.files, args.recursive)?;
     let bar = Bar::new(args.quiet);
-    let mut batch = Batch { args, request, decode, bar, to_stdout: args.output_dir.is_none(), array: Vec::new(), ok: 0, skipped: 0 };
+    let mut batch = Batch {
+        args,
+        request,
+        decode,
+        bar,
+        to_stdout: args.output_dir.is_none(),
+        array: Vec::new(),
+        ok: 0,
+        skipped: 0,
+    };
     let mut failed = Vec::new();
     // Loaded only when there is something to do.
     let mut engine: Option<Engine> = None;
@@ -87,14 +96,19 @@ fn request(args: &TranscribeArgs) -> Result<Request, CliError> {
             return usage("--prompt needs --task chat: Voxtral's transcription mode takes no instruction");
         }
         (TaskName::Translate | TaskName::Chat, _, Some(_)) => {
-            return usage("--language belongs to --task transcribe; translation goes to the language of --to");
+            return usage(
+                "--language belongs to --task transcribe; translation goes to the language of --to",
+            );
         }
         _ => {}
     }
     let task = match (args.task, &args.prompt) {
         (TaskName::Chat, Some(prompt)) => Task::Chat { instruction: prompt.clone() },
-        (TaskName::Translate, _) => Task::translate(&args.to).map_err(|e| CliError::Usage(format!("--to: {e}")))?,
-        _ => Task::transcribe(args.language.as_deref()).map_err(|e| CliError::Usage(format!("--language: {e}")))?,
+        (TaskName::Translate, _) => {
+            Task::translate(&args.to).map_err(|e| CliError::Usage(format!("--to: {e}")))?
+        }
+        _ => Task::transcribe(args.language.as_deref())
+            .map_err(|e| CliError::Usage(format!("--language: {e}")))?,
     };
     if args.max_new_tokens == Some(0) {
         return usage("--max-new-tokens must be at least 1");
@@ -185,7 +199,12 @@ impl Batch<'_> {
         Ok(())
     }
 
-    fn deliver(&mut self, input: &Input, transcript: &Transcript, target: Option<PathBuf>) -> Result<(), CliError> {
+    fn deliver(
+        &mut self,
+        input: &Input,
+        transcript: &Transcript,
+        target: Option<PathBuf>,
+    ) -> Result<(), CliError> {
         let json = || {
             let timing = self.args.timings.then_some(transcript.timing);
             serde_json::to_string_pretty(&JsonTranscript { file: &input.name, transcript, timing })
@@ -213,7 +232,8 @@ impl Batch<'_> {
 
 /// What a transcription took, for people.
 fn summary(name: &str, t: &Transcript) -> String {
-    let peak = system::peak_memory().map_or_else(String::new, |p| format!(", peak memory {}", system::bytes(p)));
+    let peak =
+        system::peak_memory().map_or_else(String::new, |p| format!(", peak memory {}", system::bytes(p)));
     format!(
         "{name}: {} in {:.1} s ({:.3}× real time), {} tokens, {:.1} ms each; KV {} {} {}{peak}",
         system::clock(t.duration),

@@ -34,7 +34,9 @@ pub enum EngineError {
     #[error(transparent)]
     Model(#[from] ModelError),
     /// The model's output is not a number.
-    #[error("the model's output is not finite at token {0}: the weights are damaged, or --dtype f16 overflows (use bf16)")]
+    #[error(
+        "the model's output is not finite at token {0}: the weights are damaged, or --dtype f16 overflows (use bf16)"
+    )]
     NotFinite(usize),
     /// A parameter of the request.
     #[error("{0}")]
@@ -108,15 +110,19 @@ impl Engine {
     ) -> Result<Transcript, EngineError> {
         let window_seconds = request.window_seconds.unwrap_or(self.model.max_audio_seconds());
         if !(window_seconds >= 1.0 && window_seconds.is_finite()) {
-            return Err(EngineError::Request(format!("a window of {window_seconds} s is too short; use at least 1 s")));
+            return Err(EngineError::Request(format!(
+                "a window of {window_seconds} s is too short; use at least 1 s"
+            )));
         }
         let started = Instant::now();
         let mut run = Run::new(&self.model, request);
         emit(sink, Event::Started { duration: audio.info().duration })?;
         if request.window_seconds.is_some_and(|w| w > self.model.max_audio_seconds()) {
             let limit = self.model.max_audio_seconds();
-            let message =
-                format!("windows of {window_seconds} s are longer than the {limit} s that {} is made for", self.model.name());
+            let message = format!(
+                "windows of {window_seconds} s are longer than the {limit} s that {} is made for",
+                self.model.name()
+            );
             run.warn(sink, Warning { kind: "windows", message, start: None, end: None })?;
         }
         let mut windower = Windower::new(window_seconds);
@@ -126,7 +132,10 @@ impl Engine {
             let block = audio.next_block()?;
             run.timing.read += reading.elapsed().as_secs_f64();
             for warning in &audio.warnings()[audio_warnings..] {
-                run.warn(sink, Warning { kind: "audio", message: warning.to_string(), start: None, end: None })?;
+                run.warn(
+                    sink,
+                    Warning { kind: "audio", message: warning.to_string(), start: None, end: None },
+                )?;
             }
             audio_warnings = audio.warnings().len();
             let Some(block) = block else { break };
@@ -215,7 +224,8 @@ impl<'a> Run<'a> {
 
     fn window(&mut self, samples: &[f32], sink: Sink<'_>) -> Result<(), EngineError> {
         self.window_samples = samples.len();
-        let (start, end) = (self.samples_done as f64 / RATE, (self.samples_done + samples.len()) as f64 / RATE);
+        let (start, end) =
+            (self.samples_done as f64 / RATE, (self.samples_done + samples.len()) as f64 / RATE);
         let peak = samples.iter().fold(0f32, |peak, x| peak.max(x.abs()));
         let text = if peak < SILENCE_PEAK {
             let message = format!("silence from {start:.1} s to {end:.1} s: nothing to transcribe");
@@ -355,7 +365,9 @@ impl<'a> Run<'a> {
             ),
             Outcome::Repetition(found) => {
                 let what = match found {
-                    Repetition::Cycle { period, repeats } => format!("repeated {period} tokens {repeats} times"),
+                    Repetition::Cycle { period, repeats } => {
+                        format!("repeated {period} tokens {repeats} times")
+                    }
                     Repetition::FewTokens { window, distinct } => {
                         format!("used only {distinct} different tokens in {window}")
                     }

@@ -51,7 +51,8 @@ impl Windower {
 fn quietest(samples: &[f32]) -> usize {
     let n = samples.len();
     let pause = ((PAUSE_SECONDS * RATE as f64) as usize).min(n);
-    let search = ((SEARCH_SECONDS * RATE as f64) as usize).min((n as f64 * SEARCH_SHARE) as usize).max(pause).min(n);
+    let search =
+        ((SEARCH_SECONDS * RATE as f64) as usize).min((n as f64 * SEARCH_SHARE) as usize).max(pause).min(n);
     let first = n - search;
     let mut best = (f64::INFINITY, n);
     for start in (first..=n - pause).step_by(STEP) {

@@ -235,14 +235,18 @@ mod tests {
     #[test]
     fn gelu_matches_the_error_function() {
         let erf = [(0.0, 0.0), (0.1, 0.112462916018285), (0.5, 0.520499877813047), (1.0, 0.842700792949715)];
-        let erf = erf.iter().chain(&[(2.0, 0.995322265018953), (3.0, 0.999977909503001), (5.0, 0.999999999998463)]);
+        let erf =
+            erf.iter().chain(&[(2.0, 0.995322265018953), (3.0, 0.999977909503001), (5.0, 0.999999999998463)]);
         for (x, e) in erf {
             for (x, e) in [(*x, *e), (-*x, -*e)] {
                 let arg = x * std::f64::consts::SQRT_2;
                 for isa in ALL {
                     let mut v = [arg as f32];
                     gelu_with(isa, &mut v);
-                    assert!((f64::from(v[0]) - 0.5 * arg * (1.0 + e)).abs() < 3e-7 * (1.0 + arg.abs()), "{isa:?} {x}");
+                    assert!(
+                        (f64::from(v[0]) - 0.5 * arg * (1.0 + e)).abs() < 3e-7 * (1.0 + arg.abs()),
+                        "{isa:?} {x}"
+                    );
                 }
             }
         }
@@ -256,7 +260,9 @@ mod tests {
         rms_norm(&x, &w, 1e-5, &mut out);
         let ms = x.iter().map(|x| f64::from(*x).powi(2)).sum::<f64>() / 100.0;
         for i in 0..100 {
-            assert!((f64::from(out[i]) - f64::from(x[i]) / (ms + 1e-5).sqrt() * f64::from(w[i])).abs() < 1e-5);
+            assert!(
+                (f64::from(out[i]) - f64::from(x[i]) / (ms + 1e-5).sqrt() * f64::from(w[i])).abs() < 1e-5
+            );
         }
         layer_norm(&x, &w, &x, 1e-5, &mut out);
         let mean = x.iter().map(|x| f64::from(*x)).sum::<f64>() / 100.0;
@@ -276,7 +282,8 @@ mod tests {
             Rope::rotate(&mut row, &cos, &sin);
             row
         };
-        let (q, k) = ([1.0, 2.0, -1.0, 0.5, 0.3, -2.0, 1.5, 0.1], [0.2, -1.0, 0.7, 1.0, -0.4, 0.6, 2.0, -1.1]);
+        let (q, k) =
+            ([1.0, 2.0, -1.0, 0.5, 0.3, -2.0, 1.5, 0.1], [0.2, -1.0, 0.7, 1.0, -0.4, 0.6, 2.0, -1.1]);
         let dot = |a: &[f32], b: &[f32]| a.iter().zip(b).map(|(a, b)| a * b).sum::<f32>();
         assert!((dot(&turn(&q, 7), &turn(&k, 4)) - dot(&turn(&q, 103), &turn(&k, 100))).abs() < 1e-4);
         assert!((dot(&turn(&q, 9), &turn(&q, 9)) - dot(&q, &q)).abs() < 1e-4);

@@ -17,7 +17,10 @@ impl<'a> MatRef<'a> {
     /// # Panics
     /// When the last row would reach past the end of `data`.
     pub fn new(data: &'a [f32], rows: usize, cols: usize, stride: usize) -> Self {
-        assert!(rows == 0 || cols <= stride && (rows - 1) * stride + cols <= data.len(), "matrix view: bounds");
+        assert!(
+            rows == 0 || cols <= stride && (rows - 1) * stride + cols <= data.len(),
+            "matrix view: bounds"
+        );
         Self { data, rows, cols, stride }
     }
 }

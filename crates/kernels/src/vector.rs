@@ -179,7 +179,11 @@ fn narrow_body<M: MulAdd, T: KvElement>(_: M, src: &[f32], dst: &mut [T]) {
 
 /// Dot products of `R` weight rows with one activation row, for [`crate::half_linear`].
 #[inline(always)]
-pub(crate) fn dot_rows<M: MulAdd, T: KvElement, const R: usize>(m: M, rows: [&[T]; R], x: &[f32]) -> [f32; R] {
+pub(crate) fn dot_rows<M: MulAdd, T: KvElement, const R: usize>(
+    m: M,
+    rows: [&[T]; R],
+    x: &[f32],
+) -> [f32; R] {
     let k = x.len();
     let mut acc = [[0f32; W]; R];
     let mut tail = [0f32; R];
@@ -231,9 +235,10 @@ mod tests {
                 let mut mixed = vec![0.25f64; head_dim];
                 for i in 0..n {
                     let row = &rows[i * head_dim..(i + 1) * head_dim];
-                    let s: f64 =
-                        (0..head_dim).map(|d| f64::from(q[j * head_dim + d]) * f64::from(row[d].widen())).sum::<f64>()
-                            * 0.5;
+                    let s: f64 = (0..head_dim)
+                        .map(|d| f64::from(q[j * head_dim + d]) * f64::from(row[d].widen()))
+                        .sum::<f64>()
+                        * 0.5;
                     assert!((f64::from(scores[j * stride + offset + i]) - s).abs() < 1e-4, "{isa:?}");
                     for d in 0..head_dim {
                         mixed[d] += f64::from(scores[j * stride + offset + i]) * f64::from(row[d].widen());

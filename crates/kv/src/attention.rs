@@ -1,10 +1,10 @@
 //! Attention on slices: over a whole prompt in query blocks, and over resident rows for one step.
 
 use rayon::prelude::*;
+use wnw_kernels::KvElement;
 use wnw_kernels::elementwise::{exp_sub_sum, max, scale};
 use wnw_kernels::matmul::{MatRef, matmul_ab, matmul_abt};
 use wnw_kernels::vector::{mix_rows, score_rows};
-use wnw_kernels::KvElement;
 
 /// Query rows of one task, and key rows of one tile, of [`prefill_attention`].
 const QUERY_BLOCK: usize = 32;
@@ -67,10 +67,17 @@ pub fn prefill_attention(
             let q = MatRef::new(&q[first_row * row + head * head_dim..], rows, head_dim, row);
             let kv = head / group * n_k * head_dim;
             let (k, v) = (&k[kv..kv + n_k * head_dim], &v[kv..kv + n_k * head_dim]);
-            tile.run(q, k, v, n_k, |i| match mask {
-                Mask::Causal { first } => (first + first_row + i + 1).min(n_k),
-                Mask::None => n_k,
-            }, scale_by);
+            tile.run(
+                q,
+                k,
+                v,
+                n_k,
+                |i| match mask {
+                    Mask::Causal { first } => (first + first_row + i + 1).min(n_k),
+                    Mask::None => n_k,
+                },
+                scale_by,
+            );
             for (i, acc) in tile.acc.chunks_exact(head_dim).enumerate() {
                 let target = &mut out[i * row + head * head_dim..][..head_dim];
                 target.copy_from_slice(acc);
@@ -103,7 +110,15 @@ impl AttentionTile {
     }
 
     /// `visible(i)` is the number of keys that query row `i` sees, ascending in `i`.
-    fn run(&mut self, q: MatRef<'_>, k: &[f32], v: &[f32], n_k: usize, visible: impl Fn(usize) -> usize, scale_by: f32) {
+    fn run(
+        &mut self,
+        q: MatRef<'_>,
+        k: &[f32],
+        v: &[f32],
+        n_k: usize,
+        visible: impl Fn(usize) -> usize,
+        scale_by: f32,
+    ) {
         let hd = self.head_dim;
         self.acc.fill(0.0);
         self.max.fill(f32::NEG_INFINITY);
@@ -199,7 +214,10 @@ mod tests {
                 let at = (i * s.n_q_heads + h) * s.head_dim;
                 let row = |x: &[f32], j: usize, d: usize| f64::from(x[(kv * s.n_k + j) * s.head_dim + d]);
                 let e: Vec<f64> = (0..visible)
-                    .map(|j| ((0..s.head_dim).map(|d| f64::from(q[at + d]) * row(k, j, d)).sum::<f64>() * scale).exp())
+                    .map(|j| {
+                        ((0..s.head_dim).map(|d| f64::from(q[at + d]) * row(k, j, d)).sum::<f64>() * scale)
+                            .exp()
+                    })
                     .collect();
                 let total: f64 = e.iter().sum();
                 for d in 0..s.head_dim {

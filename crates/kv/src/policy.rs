@@ -81,7 +81,10 @@ pub enum SelectionError {
 }
 
 /// Checks the answer of [`Policy::after_prefill`] for one layer.
-pub(crate) fn check_selection(view: &LayerView<'_>, selection: &[HeadSelection]) -> Result<(), SelectionError> {
+pub(crate) fn check_selection(
+    view: &LayerView<'_>,
+    selection: &[HeadSelection],
+) -> Result<(), SelectionError> {
     let (layer, want) = (view.layer, view.shape.n_kv_heads);
     if selection.len() != want {
         return Err(SelectionError::HeadCount { layer, got: selection.len(), want });

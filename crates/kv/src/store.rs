@@ -244,7 +244,10 @@ impl KvStore {
             }
             let admitted = i < self.admitted * self.shape.n_kv_heads;
             if admitted && head.len - head.audio_rows < n_text || head.audio_rows > self.layout.n_audio() {
-                return Err(StoreError::Integrity(format!("head {i}: {} rows of which {} audio", head.len, head.audio_rows)));
+                return Err(StoreError::Integrity(format!(
+                    "head {i}: {} rows of which {} audio",
+                    head.len, head.audio_rows
+                )));
             }
         }
         Ok(())
@@ -254,7 +257,12 @@ impl KvStore {
 /// Elements of a layer's resident keys from which `attend` uses several threads.
 const PARALLEL_FROM: usize = 1 << 17;
 
-fn push<T: KvElement>(pool: &mut PagePool<T>, head: &mut HeadRows, k: &[f32], v: &[f32]) -> Result<(), StoreError> {
+fn push<T: KvElement>(
+    pool: &mut PagePool<T>,
+    head: &mut HeadRows,
+    k: &[f32],
+    v: &[f32],
+) -> Result<(), StoreError> {
     let slot = head.len % PAGE_ROWS;
     if slot == 0 {
         let page = pool.take().ok_or_else(|| StoreError::OutOfMemory {

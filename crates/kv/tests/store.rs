@@ -148,7 +148,10 @@ fn layers_out_of_order_and_broken_selections_are_refused() {
     let (k, v) = (noise(2 * 6 * 4, 1), noise(2 * 6 * 4, 2));
     let mut store = KvStore::new(shape, KvDtype::F16, layout.clone());
     let view = |layer| LayerView { layer, shape, layout: &layout, k: &k, v: &v };
-    assert_eq!(store.admit(&view(1), &[HeadSelection::All, HeadSelection::All]), Err(StoreError::LayerOrder { got: 1, want: 0 }));
+    assert_eq!(
+        store.admit(&view(1), &[HeadSelection::All, HeadSelection::All]),
+        Err(StoreError::LayerOrder { got: 1, want: 0 })
+    );
     assert!(store.append(0, &k[..8], &v[..8]).is_err(), "no step before the prefill is complete");
     for bad in [
         vec![HeadSelection::All],

@@ -175,13 +175,16 @@ impl Checkpoint {
         struct Index {
             weight_map: BTreeMap<String, String>,
         }
-        let json = std::fs::read(index).map_err(|source| CheckpointError::Io { path: index.into(), source })?;
+        let json =
+            std::fs::read(index).map_err(|source| CheckpointError::Io { path: index.into(), source })?;
         let bad = |reason: String| CheckpointError::Index { path: index.into(), reason };
         let Index { weight_map } = serde_json::from_slice(&json).map_err(|e| bad(e.to_string()))?;
         let mut shards: Vec<&str> = weight_map.values().map(String::as_str).collect();
         shards.sort_unstable();
         shards.dedup();
-        if let Some(name) = shards.iter().find(|s| Path::new(s).components().count() != 1 || s.starts_with('.')) {
+        if let Some(name) =
+            shards.iter().find(|s| Path::new(s).components().count() != 1 || s.starts_with('.'))
+        {
             return Err(bad(format!("shard '{name}' is not a file name")));
         }
         let files: Vec<PathBuf> = shards.iter().map(|s| dir.join(s)).collect();
@@ -231,7 +234,10 @@ impl Checkpoint {
             match self.tensors.get(name) {
                 None => add(format!("missing: {name} {shape:?}")),
                 Some(view) if view.shape != *shape => {
-                    add(format!("misshapen: {} is {:?}, the configuration needs {shape:?}", view.name, view.shape));
+                    add(format!(
+                        "misshapen: {} is {:?}, the configuration needs {shape:?}",
+                        view.name, view.shape
+                    ));
                 }
                 Some(_) => {}
             }
@@ -344,7 +350,9 @@ fn mistral_name(name: &str) -> Cow<'_, str> {
         return name.into();
     }
     match name {
-        "mm_whisper_embeddings.tok_embeddings.weight" => return "language_model.model.embed_tokens.weight".into(),
+        "mm_whisper_embeddings.tok_embeddings.weight" => {
+            return "language_model.model.embed_tokens.weight".into();
+        }
         "mm_whisper_embeddings.audio_language_projection.0.weight" => {
             return "multi_modal_projector.linear_1.weight".into();
         }
@@ -379,7 +387,10 @@ mod tests {
     fn names_of_every_generation_meet() {
         for (from, to) in [
             ("model.audio_tower.conv1.bias", "audio_tower.conv1.bias"),
-            ("model.language_model.layers.3.mlp.up_proj.weight", "language_model.model.layers.3.mlp.up_proj.weight"),
+            (
+                "model.language_model.layers.3.mlp.up_proj.weight",
+                "language_model.model.layers.3.mlp.up_proj.weight",
+            ),
             ("lm_head.weight", "language_model.lm_head.weight"),
             ("language_model.model.norm.weight", "language_model.model.norm.weight"),
         ] {

@@ -210,7 +210,8 @@ struct DownsampleArgs {
 const LLAMA_ROPE_THETA: f64 = 10_000.0;
 /// Encoder frames per audio token of every Voxtral so far.
 const DOWNSAMPLE: usize = 4;
-const USE_2507: &str = "use Voxtral-Mini-3B-2507 or Voxtral-Small-24B-2507, or another VoxtralForConditionalGeneration";
+const USE_2507: &str =
+    "use Voxtral-Mini-3B-2507 or Voxtral-Small-24B-2507, or another VoxtralForConditionalGeneration";
 
 impl VoxtralConfig {
     /// Parses Hugging Face's `config.json`; `path` is for messages.
@@ -219,7 +220,9 @@ impl VoxtralConfig {
         let kind = config.model_type.as_deref().unwrap_or("a model without model_type");
         if kind != "voxtral" {
             let what = match (kind, &config.architectures) {
-                ("voxtral_realtime", _) => "a Voxtral Realtime checkpoint (causal encoder, one step per 80 ms)".into(),
+                ("voxtral_realtime", _) => {
+                    "a Voxtral Realtime checkpoint (causal encoder, one step per 80 ms)".into()
+                }
                 ("voxtral_tts", _) => "a Voxtral TTS checkpoint".into(),
                 (kind, Some(names)) if !names.is_empty() => format!("'{kind}' ({})", names.join(", ")),
                 (kind, _) => format!("'{kind}'"),
@@ -239,7 +242,9 @@ impl VoxtralConfig {
             }
         }
         if text.sliding_window.is_some() {
-            return Err(bad("text_config.sliding_window is set; Voxtral's decoder attends to everything".into()));
+            return Err(bad(
+                "text_config.sliding_window is set; Voxtral's decoder attends to everything".into()
+            ));
         }
         if text.attention_bias == Some(true) || text.mlp_bias == Some(true) {
             return Err(bad("text_config has biases; Voxtral's decoder has none".into()));
@@ -278,7 +283,8 @@ impl VoxtralConfig {
             max_positions: text.max_position_embeddings.unwrap_or(32_768).min(32_768),
         };
         // transformers reshapes encoder frames to the feed-forward width, which is 4 × hidden for Whisper.
-        Self { projector_input: encoder.intermediate_size, downsample: DOWNSAMPLE, encoder, decoder }.checked(path)
+        Self { projector_input: encoder.intermediate_size, downsample: DOWNSAMPLE, encoder, decoder }
+            .checked(path)
     }
 
     /// Parses Mistral's `params.json`; `path` is for messages.
@@ -318,7 +324,11 @@ impl VoxtralConfig {
             rms_norm_eps: params.norm_eps.unwrap_or(1e-5) as f32,
             rope_theta: params.rope_theta.ok_or_else(|| missing(path, "rope_theta"))?,
             tied: params.tied_embeddings.unwrap_or(false),
-            max_positions: params.max_position_embeddings.or(params.max_seq_len).unwrap_or(32_768).min(32_768),
+            max_positions: params
+                .max_position_embeddings
+                .or(params.max_seq_len)
+                .unwrap_or(32_768)
+                .min(32_768),
         };
         Self { projector_input: encoder.hidden_size * downsample, downsample, encoder, decoder }.checked(path)
     }
@@ -395,7 +405,10 @@ impl VoxtralConfig {
             return bad(format!("head_dim {} is odd; rotary embedding needs pairs", d.head_dim));
         }
         if e.n_heads * e.head_dim != e.hidden_size {
-            return bad(format!("encoder: {} heads × {} ≠ hidden size {}", e.n_heads, e.head_dim, e.hidden_size));
+            return bad(format!(
+                "encoder: {} heads × {} ≠ hidden size {}",
+                e.n_heads, e.head_dim, e.hidden_size
+            ));
         }
         if e.max_positions * e.hidden_size % self.projector_input != 0
             || self.projector_input != e.hidden_size * self.downsample
@@ -406,7 +419,10 @@ impl VoxtralConfig {
             ));
         }
         if e.max_positions % self.downsample != 0 {
-            return bad(format!("{} encoder frames are not a multiple of {}", e.max_positions, self.downsample));
+            return bad(format!(
+                "{} encoder frames are not a multiple of {}",
+                e.max_positions, self.downsample
+            ));
         }
         if !(d.rope_theta.is_finite() && d.rope_theta > 1.0) || !(d.rms_norm_eps > 0.0) {
             return bad("rope_theta must be above 1 and rms_norm_eps above 0".into());
@@ -416,7 +432,8 @@ impl VoxtralConfig {
 }
 
 fn parse<'a, T: Deserialize<'a>>(json: &'a [u8], path: &Path) -> Result<T, ConfigError> {
-    serde_json::from_slice(json).map_err(|e| ConfigError::Malformed { path: path.into(), reason: e.to_string() })
+    serde_json::from_slice(json)
+        .map_err(|e| ConfigError::Malformed { path: path.into(), reason: e.to_string() })
 }
 
 fn missing(path: &Path, field: &'static str) -> ConfigError {
@@ -446,7 +463,10 @@ mod tests {
         assert_eq!((old.decoder.head_dim, old.decoder.rope_theta, old.decoder.tied), (128, 1e8, false));
         assert_eq!((old.tokens_per_chunk(), old.decoder.max_positions), (375, 32_768));
         let new = SMALL
-            .replace(r#""rope_theta":100000000.0"#, r#""rope_parameters":{"rope_theta":1e8,"rope_type":"default"}"#)
+            .replace(
+                r#""rope_theta":100000000.0"#,
+                r#""rope_parameters":{"rope_theta":1e8,"rope_type":"default"}"#,
+            )
             .replace("torch_dtype", "dtype");
         assert_eq!(hf(&new).unwrap(), old);
         assert_eq!(VoxtralConfig::released("mistralai/Voxtral-Small-24B-2507").unwrap(), old);
@@ -459,9 +479,14 @@ mod tests {
             "whisper_model_args":{"encoder_args":{"dim":1280,"n_layers":32,"head_dim":64,"hidden_dim":5120,"n_heads":20,
             "vocab_size":51866,"max_source_positions":1500,"audio_encoding_args":{"sampling_rate":16000,"num_mel_bins":128,
             "hop_length":160,"window_size":400}},"downsample_args":{"downsample_factor":4}}}}"#;
-        assert_eq!(VoxtralConfig::from_params_json(params, Path::new("params.json")).unwrap(), hf(SMALL).unwrap());
-        let realtime = std::str::from_utf8(params).unwrap().replace(r#""dim":1280"#, r#""causal":true,"dim":1280"#);
-        let error = VoxtralConfig::from_params_json(realtime.as_bytes(), Path::new("params.json")).unwrap_err();
+        assert_eq!(
+            VoxtralConfig::from_params_json(params, Path::new("params.json")).unwrap(),
+            hf(SMALL).unwrap()
+        );
+        let realtime =
+            std::str::from_utf8(params).unwrap().replace(r#""dim":1280"#, r#""causal":true,"dim":1280"#);
+        let error =
+            VoxtralConfig::from_params_json(realtime.as_bytes(), Path::new("params.json")).unwrap_err();
         assert!(error.to_string().contains("Realtime"), "{error}");
     }
 

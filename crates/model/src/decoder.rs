@@ -110,7 +110,8 @@ impl Decoder {
         let interleaved = checkpoint.naming() == crate::checkpoint::Naming::Mistral;
         let layers = (0..config.n_layers)
             .map(|l| {
-                let tensor = |part: &str| checkpoint.get(&format!("language_model.model.layers.{l}.{part}.weight"));
+                let tensor =
+                    |part: &str| checkpoint.get(&format!("language_model.model.layers.{l}.{part}.weight"));
                 let linear = |part: &str| -> Result<Linear, ModelError> {
                     Ok(Linear::new(tensor(part)?, None, dtype)?)
                 };
@@ -151,7 +152,12 @@ impl Decoder {
     /// Head counts and sizes of the cache that this decoder fills.
     pub fn kv_shape(&self) -> KvShape {
         let d = &self.config;
-        KvShape { n_layers: d.n_layers, n_q_heads: d.n_q_heads, n_kv_heads: d.n_kv_heads, head_dim: d.head_dim }
+        KvShape {
+            n_layers: d.n_layers,
+            n_q_heads: d.n_q_heads,
+            n_kv_heads: d.n_kv_heads,
+            head_dim: d.head_dim,
+        }
     }
 
     /// Width of the residual stream.
@@ -269,12 +275,25 @@ impl Decoder {
                         head_dim: hd,
                     };
                     let (q, attended) = (&q[..m * q_row], &mut attended[..m * q_row]);
-                    prefill_attention(q, &k, &v, block, Mask::Causal { first }, self.attention_scale(), attended);
+                    prefill_attention(
+                        q,
+                        &k,
+                        &v,
+                        block,
+                        Mask::Causal { first },
+                        self.attention_scale(),
+                        attended,
+                    );
                     layer.o.forward(attended, &mut branch[..m * h])?;
                     add(x, &branch[..m * h]);
                     norm_rows(x, &layer.mlp_norm, self.config.rms_norm_eps, &mut norm[..m * h]);
                     let inner = m * self.config.intermediate_size;
-                    layer.feed_forward(&norm[..m * h], &mut gate[..inner], &mut up[..inner], &mut branch[..m * h])?;
+                    layer.feed_forward(
+                        &norm[..m * h],
+                        &mut gate[..inner],
+                        &mut up[..inner],
+                        &mut branch[..m * h],
+                    )?;
                     add(x, &branch[..m * h]);
                 }
                 state.done += 1;
@@ -366,7 +385,13 @@ impl Decoder {
 
 impl DecoderLayer {
     /// SwiGLU: `down(silu(gate(x)) · up(x))`.
-    fn feed_forward(&self, x: &[f32], gate: &mut [f32], up: &mut [f32], out: &mut [f32]) -> Result<(), ModelError> {
+    fn feed_forward(
+        &self,
+        x: &[f32],
+        gate: &mut [f32],
+        up: &mut [f32],
+        out: &mut [f32],
+    ) -> Result<(), ModelError> {
         self.gate.forward(x, gate)?;
         self.up.forward(x, up)?;
         gate.par_chunks_mut(1 << 14).zip(up.par_chunks(1 << 14)).for_each(|(gate, up)| silu_mul(gate, up));

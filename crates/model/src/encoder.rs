@@ -172,7 +172,13 @@ impl AudioEncoder {
         let mut norm = vec![0.0; t * d];
         let mut branch = vec![0.0; t * d];
         let mut inner = vec![0.0; t * e.intermediate_size];
-        let shape = PrefillShape { n_q: t, n_k: t, n_q_heads: e.n_heads, n_kv_heads: e.n_heads, head_dim: e.head_dim };
+        let shape = PrefillShape {
+            n_q: t,
+            n_k: t,
+            n_q_heads: e.n_heads,
+            n_kv_heads: e.n_heads,
+            head_dim: e.head_dim,
+        };
         let (mut q, mut rows) = (vec![0.0; t * d], vec![0.0; t * d]);
         for layer in &self.layers {
             layer.attention_norm.apply(&x, &mut norm);
@@ -211,7 +217,12 @@ impl AudioEncoder {
 
 /// Rows of the matrix product that a convolution of width 3 with padding 1 amounts to: row `t` holds, for each channel,
 /// the three inputs around frame `t · stride`; `(frames / stride, channels · 3)`.
-fn unfold(input: impl Fn(usize, usize) -> f32 + Sync, channels: usize, frames: usize, stride: usize) -> Vec<f32> {
+fn unfold(
+    input: impl Fn(usize, usize) -> f32 + Sync,
+    channels: usize,
+    frames: usize,
+    stride: usize,
+) -> Vec<f32> {
     let mut out = vec![0.0; frames / stride * channels * 3];
     out.par_chunks_mut(channels * 3).enumerate().for_each(|(row, out)| {
         let centre = row * stride;

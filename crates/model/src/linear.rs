@@ -86,7 +86,9 @@ impl FromStr for WeightDtype {
 #[derive(Debug, Error)]
 pub enum WeightError {
     /// Rows that the blocks of a quantised type do not divide.
-    #[error("{name}: rows of {k} weights cannot be stored as {dtype}, whose blocks hold {block}; use --dtype {hint}")]
+    #[error(
+        "{name}: rows of {k} weights cannot be stored as {dtype}, whose blocks hold {block}; use --dtype {hint}"
+    )]
     Block {
         /// The tensor.
         name: String,
@@ -108,7 +110,9 @@ pub enum WeightError {
         source: candle_core::Error,
     },
     /// A weight that is not a number, or that the type cannot hold.
-    #[error("{name}: element {index} is {value}, which {dtype} cannot hold; the checkpoint is damaged or needs --dtype bf16 or f32")]
+    #[error(
+        "{name}: element {index} is {value}, which {dtype} cannot hold; the checkpoint is damaged or needs --dtype bf16 or f32"
+    )]
     NotFinite {
         /// The tensor.
         name: String,
@@ -148,7 +152,9 @@ impl<T: KvElement + bytemuck::AnyBitPattern> Elements<T> {
         let wide = to_f32(view);
         let narrow: Vec<T> = wide.iter().map(|x| T::narrow(*x)).collect();
         match narrow.iter().position(|x| !x.widen().is_finite()) {
-            Some(index) => Err(WeightError::NotFinite { name: view.name.clone(), index, value: wide[index], dtype }),
+            Some(index) => {
+                Err(WeightError::NotFinite { name: view.name.clone(), index, value: wide[index], dtype })
+            }
             None => Ok(Self::Owned(narrow)),
         }
     }
@@ -173,7 +179,11 @@ pub struct Linear {
 impl Linear {
     /// Holds `weight` (its first size is `n`, the others make up `k`) in `dtype`. Quantising allocates the result and
     /// this one matrix in f32.
-    pub fn new(weight: &TensorView, bias: Option<&TensorView>, dtype: WeightDtype) -> Result<Self, WeightError> {
+    pub fn new(
+        weight: &TensorView,
+        bias: Option<&TensorView>,
+        dtype: WeightDtype,
+    ) -> Result<Self, WeightError> {
         let n = weight.shape[0];
         let k = weight.elements() / n;
         let store = match dtype {
@@ -202,7 +212,8 @@ impl Linear {
                     let x = Tensor::from_slice(x, (m, self.k), &Device::Cpu)?;
                     w.forward(&x)?.flatten_all()?.to_vec1()
                 };
-                let y = product().map_err(|source| WeightError::Candle { name: self.name.clone(), source })?;
+                let y =
+                    product().map_err(|source| WeightError::Candle { name: self.name.clone(), source })?;
                 out.copy_from_slice(&y);
             }
         }

@@ -64,8 +64,12 @@ impl MemoryPlan {
             m(dtype, q, h) + 2 * m(dtype, kv, h) + m(dtype, h, q) + 3 * m(dtype, d.intermediate_size, h);
         let decoder_weights = d.n_layers as u64 * decoder_layer + m(dtype, d.vocab_size, h);
 
-        let shape =
-            KvShape { n_layers: d.n_layers, n_q_heads: d.n_q_heads, n_kv_heads: d.n_kv_heads, head_dim: d.head_dim };
+        let shape = KvShape {
+            n_layers: d.n_layers,
+            n_q_heads: d.n_q_heads,
+            n_kv_heads: d.n_kv_heads,
+            head_dim: d.head_dim,
+        };
         let kv_bytes = positions * shape.bytes_per_position(kv_dtype);
         let prefill = prompt * (h as u64 + 2 * kv as u64 + d.head_dim as u64) * 4;
         let mel = chunks * 3000 * e.n_mels as u64 * 4;

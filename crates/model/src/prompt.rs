@@ -26,7 +26,9 @@ pub const LANGUAGES: [(&str, &str); 9] = [
 #[derive(Debug, Error, PartialEq, Eq)]
 pub enum PromptError {
     /// A code that is not in [`LANGUAGES`].
-    #[error("'{0}' is no language of Voxtral; use one of en, fr, de, es, it, pt, nl, hi, ar, or leave it out")]
+    #[error(
+        "'{0}' is no language of Voxtral; use one of en, fr, de, es, it, pt, nl, hi, ar, or leave it out"
+    )]
     Language(String),
 }
 
@@ -48,7 +50,9 @@ pub enum Task {
 impl Task {
     /// Transcription; the code is checked.
     pub fn transcribe(language: Option<&str>) -> Result<Self, PromptError> {
-        Ok(Self::Transcribe { language: language.map(|l| language_name(l).map(|_| l.to_owned())).transpose()? })
+        Ok(Self::Transcribe {
+            language: language.map(|l| language_name(l).map(|_| l.to_owned())).transpose()?,
+        })
     }
 
     /// Translation to a language, which Voxtral does on instruction.

@@ -175,7 +175,8 @@ impl ModelFiles {
         let path = PathBuf::from(format!("{}/config.json", model.name));
         let config = VoxtralConfig::from_hf_json(model.config, &path)?;
         let limits = limits(model.config, &path)?;
-        let checkpoint = Checkpoint::from_static(&format!("{}/model.safetensors", model.name), model.weights)?;
+        let checkpoint =
+            Checkpoint::from_static(&format!("{}/model.safetensors", model.name), model.weights)?;
         let tekken = TekkenFile::Static(model.tekken);
         Self { config, checkpoint, limits, tekken, name: model.name.to_owned() }.checked()
     }
@@ -237,7 +238,11 @@ impl ModelFiles {
     }
 
     /// Loads the weights. `progress` is told decoder layers done and in all.
-    pub fn load(self, options: &LoadOptions, progress: impl FnMut(usize, usize)) -> Result<Voxtral, ModelError> {
+    pub fn load(
+        self,
+        options: &LoadOptions,
+        progress: impl FnMut(usize, usize),
+    ) -> Result<Voxtral, ModelError> {
         let tokenizer = self.tokenizer()?;
         let control = ControlTokens::resolve(&tokenizer)?;
         let (encoder, decoder) = self.load_parts(options, progress)?;

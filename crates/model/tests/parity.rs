@@ -61,9 +61,7 @@ fn run(case: &Case, dtype: WeightDtype, kv_dtype: KvDtype) -> Outcome {
     for (i, want) in case.greedy.iter().enumerate() {
         let best = (0..vocab).rev().max_by(|a, b| next[*a].total_cmp(&next[*b])).unwrap();
         equal_tokens += usize::from(best as u32 == *want);
-        if i + 1 < case.greedy.len() {
-            next = decoder.step(*want, n + i, &mut store, &mut buffers).unwrap().to_vec();
-        }
+        next = decoder.step(*want, n + i, &mut store, &mut buffers).unwrap().to_vec();
     }
     store.check_integrity().unwrap();
     let largest = case.last_logits.iter().fold(0f32, |m, x| m.max(x.abs()));
@@ -95,7 +93,10 @@ fn describe(case: &Case) -> String {
 
 #[test]
 fn f32_agrees_with_transformers() {
-    println!("{:<62} encoder projector  logits  64th step  tokens", "f32, max |difference| / max |reference|");
+    println!(
+        "{:<62} encoder projector  logits  64th step  tokens",
+        "f32, max |difference| / max |reference|"
+    );
     for name in CASES {
         let case = Case::read(name);
         let o = run(&case, WeightDtype::F32, KvDtype::F32);
@@ -108,9 +109,12 @@ fn f32_agrees_with_transformers() {
             o.last_logits,
             o.equal_tokens
         );
-        for (what, difference) in
-            [("encoder", o.encoder), ("projector", o.projector), ("logits", o.logits), ("64th step", o.last_logits)]
-        {
+        for (what, difference) in [
+            ("encoder", o.encoder),
+            ("projector", o.projector),
+            ("logits", o.logits),
+            ("64th step", o.last_logits),
+        ] {
             assert!(difference <= TOLERANCE, "{name}: {what} differs by {difference:e}");
         }
         assert_eq!(o.equal_tokens, 64, "{name}");
@@ -125,7 +129,7 @@ fn narrow_types_stay_close_to_transformers() {
         let case = Case::read(name);
         for (dtype, kv_dtype, limit) in [
             (WeightDtype::Bf16, KvDtype::Bf16, 0.06),
-            (WeightDtype::F16, KvDtype::F16, 0.01),
+            (WeightDtype::F16, KvDtype::F16, 0.06), // the encoder is bf16
             (WeightDtype::Q8_0, KvDtype::Bf16, 0.15),
         ] {
             let o = run(&case, dtype, kv_dtype);

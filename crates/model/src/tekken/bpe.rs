@@ -167,7 +167,7 @@ mod tests {
         let ranks = ranks(&["bc", "ab", "aa", "aaa"]);
         assert_eq!(encode(&ranks, "abc"), [97, 256]);
         assert_eq!(encode(&ranks, "aaaa"), [258, 258]);
-        assert_eq!(encode(&ranks, "aaaab"), [258, 97, 257]);
+        assert_eq!(encode(&ranks, "aaaab"), [259, 257]);
     }
 
     #[test]

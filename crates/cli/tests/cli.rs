@@ -1,0 +1,390 @@
+//! The program as a user meets it: flags, files, exit codes, messages.
+
+use std::io::Write;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output, Stdio};
+use std::time::Duration;
+
+use serde_json::Value;
+
+fn wnw(arguments: &[&str]) -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_wnw"));
+    command.args(arguments).stdin(Stdio::null());
+    command
+}
+
+fn run(arguments: &[&str]) -> Output {
+    wnw(arguments).output().unwrap()
+}
+
+fn stdout(output: &Output) -> &str {
+    std::str::from_utf8(&output.stdout).unwrap()
+}
+
+fn stderr(output: &Output) -> String {
+    String::from_utf8_lossy(&output.stderr).into_owned()
+}
+
+/// 16-bit mono WAV at 16 kHz; sizes in the header are `declared` when given, as pipes write them.
+fn wav(samples: &[i16], declared: Option<u32>) -> Vec<u8> {
+    let data = declared.unwrap_or(samples.len() as u32 * 2);
+    let mut out = Vec::new();
+    out.extend(b"RIFF");
+    out.extend(declared.unwrap_or(data + 36).to_le_bytes());
+    out.extend(b"WAVEfmt \x10\0\0\0\x01\0\x01\0");
+    out.extend(16_000u32.to_le_bytes());
+    out.extend(32_000u32.to_le_bytes());
+    out.extend(b"\x02\0\x10\0data");
+    out.extend(data.to_le_bytes());
+    out.extend(samples.iter().flat_map(|s| s.to_le_bytes()));
+    out
+}
+
+fn tone(seconds: f64) -> Vec<i16> {
+    (0..(seconds * 16_000.0) as usize).map(|i| ((i as f64 * 0.17).sin() * 9000.0) as i16).collect()
+}
+
+struct Folder(tempfile::TempDir);
+
+impl Folder {
+    fn new() -> Self {
+        Self(tempfile::tempdir().unwrap())
+    }
+    fn path(&self, name: &str) -> String {
+        self.0.path().join(name).display().to_string()
+    }
+    fn write(&self, name: &str, bytes: &[u8]) -> String {
+        std::fs::write(self.path(name), bytes).unwrap();
+        self.path(name)
+    }
+    fn names(&self, below: &str) -> Vec<String> {
+        let mut names: Vec<String> = std::fs::read_dir(self.path(below))
+            .map(|d| d.map(|e| e.unwrap().file_name().into_string().unwrap()).collect())
+            .unwrap_or_default();
+        names.sort();
+        names
+    }
+}
+
+fn sample(name: &str) -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../../samples").join(name)
+}
+
+#[test]
+fn every_command_has_help_with_an_example() {
+    for command in [&["transcribe"][..], &["model", "info"], &["plan"], &["completions"]] {
+        let output = run(&[command, &["--help"]].concat());
+        assert!(output.status.success());
+        assert!(stdout(&output).contains("Example"), "{command:?}");
+    }
+    let completions = run(&["completions", "bash"]);
+    assert!(stdout(&completions).contains("transcribe"));
+}
+
+#[test]
+fn wrong_usage_is_exit_code_2_and_names_the_flag() {
+    let folder = Folder::new();
+    let file = folder.write("a.wav", &wav(&tone(0.1), None));
+    for (flags, says) in [
+        (&["--task", "chat"][..], "--prompt"),
+        (&["--prompt", "hello"], "--task chat"),
+        (&["--task", "translate", "--language", "en"], "--language"),
+        (&["--task", "translate", "--to", "tlh"], "--to"),
+        (&["--language", "english"], "--language"),
+        (&["--max-new-tokens", "0"], "--max-new-tokens"),
+        (&["--dtype", "q3"], "q8_0"),
+        (&["--kv", "magic"], "full"),
+        (&["--kv-dtype", "int8"], "bf16"),
+        (&["--window", "-1"], "--window"),
+        (&["--top-p", "0"], "--top-p"),
+        (&["--temperature", "hot"], "--temperature"),
+        (&["--tokens-per-second", "nan"], "--tokens-per-second"),
+        (&["--pcm", "s17le:16000:1"], "--pcm"),
+        (&["--skip-existing"], "--output-dir"),
+        (&["--threads", "0"], "--threads"),
+        (&["--format", "xml"], "--format"),
+        (&["--model", "./no/such/directory"], "./no/such/directory"),
+    ] {
+        let output = run(&[&["transcribe", &file], flags].concat());
+        assert_eq!(output.status.code(), Some(2), "{flags:?}: {}", stderr(&output));
+        assert!(stderr(&output).contains(says), "{flags:?}: {}", stderr(&output));
+        assert!(output.stdout.is_empty(), "{flags:?}");
+    }
+    assert_eq!(run(&["transcribe"]).status.code(), Some(2));
+    assert_eq!(run(&["transcribe", folder.0.path().to_str().unwrap()]).status.code(), Some(2));
+}
+
+#[test]
+fn one_bad_recording_does_not_stop_the_others() {
+    let folder = Folder::new();
+    let good = folder.write("good.wav", &wav(&tone(1.0), None));
+    let also = folder.write("also.wav", &wav(&tone(0.5), None));
+    let empty = folder.write("empty.wav", b"");
+    let text = folder.write("text.mp3", b"this is no recording, whatever its name says");
+    let header = folder.write("header.wav", &wav(&[], None));
+    let gone = folder.path("gone.wav");
+    let out = folder.path("out");
+    let files = [&good, &empty, &text, &header, &gone, &also].map(String::as_str);
+    let output = run(&[&["transcribe", "--output-dir", &out, "--max-new-tokens", "5"], &files[..]].concat());
+    assert_eq!(output.status.code(), Some(1));
+    assert_eq!(
+        folder.names("out"),
+        ["also.txt", "good.txt"],
+        "whole results of the good ones and nothing else"
+    );
+    let says = stderr(&output);
+    for bad in [&empty, &text, &header, &gone] {
+        assert!(says.contains(&format!("wnw: error: {bad}: ")), "{says}");
+        assert!(says.contains(&format!("  failed: {bad}\n")), "{says}");
+    }
+    assert!(says.contains("2 transcribed, 0 skipped, 4 failed"), "{says}");
+    assert!(!says.contains("panicked"), "{says}");
+
+    let output = run(&[&["transcribe", "--format", "json", "--max-new-tokens", "5"], &files[..]].concat());
+    let all: Value = serde_json::from_str(stdout(&output)).unwrap();
+    let errors = all.as_array().unwrap().iter().filter(|o| o["error"].is_string()).count();
+    assert_eq!((all.as_array().unwrap().len(), errors), (6, 4));
+}
+
+#[test]
+fn finished_recordings_are_skipped_on_request() {
+    let folder = Folder::new();
+    let a = folder.write("a.wav", &wav(&tone(0.3), None));
+    let b = folder.write("b.wav", &wav(&tone(0.3), None));
+    let out = folder.path("out");
+    assert!(run(&["transcribe", "--output-dir", &out, "--max-new-tokens", "3", &a]).status.success());
+    std::fs::write(folder.path("out/a.txt"), "kept").unwrap();
+    let again =
+        run(&["transcribe", "--output-dir", &out, "--max-new-tokens", "3", "--skip-existing", &a, &b]);
+    assert!(stderr(&again).contains("1 transcribed, 1 skipped, 0 failed"), "{}", stderr(&again));
+    assert_eq!(std::fs::read_to_string(folder.path("out/a.txt")).unwrap(), "kept");
+    assert_eq!(folder.names("out"), ["a.txt", "b.txt"]);
+}
+
+#[test]
+fn json_has_the_fields_of_the_schema_and_is_the_same_each_time() {
+    let folder = Folder::new();
+    let file = folder.write("a.wav", &wav(&tone(2.0), None));
+    let arguments =
+        ["transcribe", "--format", "json", "--quiet", "--language", "en", "--max-new-tokens", "6", &file];
+    let first = run(&arguments);
+    assert_eq!(first.stdout, run(&arguments).stdout);
+    let json: Value = serde_json::from_str(stdout(&first)).unwrap();
+    let schema = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/transcript.schema.json");
+    let schema: Value = serde_json::from_slice(&std::fs::read(schema).unwrap()).unwrap();
+    let schema = &schema["$defs"]["transcript"];
+    for field in schema["required"].as_array().unwrap() {
+        assert!(json.get(field.as_str().unwrap()).is_some(), "{field} is missing");
+    }
+    for field in json.as_object().unwrap().keys() {
+        assert!(schema["properties"].get(field).is_some(), "{field} is not in the schema");
+    }
+    for field in json["statistics"].as_object().unwrap().keys() {
+        assert!(
+            schema["properties"]["statistics"]["properties"].get(field).is_some(),
+            "{field} is not in the schema"
+        );
+    }
+    assert_eq!((json["language"].as_str(), json["duration"].as_f64()), (Some("en"), Some(2.0)));
+    assert_eq!(json["statistics"]["audio_tokens"], 375);
+    let timed = run(&[&arguments[..], &["--timings"]].concat());
+    assert!(
+        serde_json::from_slice::<Value>(&timed.stdout).unwrap()["timing"]["total"].as_f64().unwrap() > 0.0
+    );
+}
+
+#[test]
+fn standard_input_takes_any_container_and_raw_samples() {
+    let feed = |bytes: &[u8], flags: &[&str]| {
+        let mut child =
+            wnw(&[&["transcribe", "--format", "json", "--quiet", "--max-new-tokens", "6", "-"], flags]
+                .concat())
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .spawn()
+            .unwrap();
+        child.stdin.take().unwrap().write_all(bytes).unwrap();
+        let output = child.wait_with_output().unwrap();
+        assert!(output.status.success());
+        serde_json::from_slice::<Value>(&output.stdout).unwrap()
+    };
+    let samples = tone(1.5);
+    let raw: Vec<u8> = samples.iter().flat_map(|s| s.to_le_bytes()).collect();
+    let plain = feed(&wav(&samples, None), &[]);
+    assert_eq!(plain["duration"], 1.5);
+    for other in [
+        feed(&wav(&samples, Some(0xffff_ffff)), &[]),
+        feed(&wav(&samples, Some(0)), &[]),
+        feed(&raw, &["--pcm", "s16le:16000:1"]),
+    ] {
+        assert_eq!(other["tokens"], plain["tokens"]);
+        assert_eq!(other["duration"], plain["duration"]);
+    }
+}
+
+#[test]
+fn silence_gives_no_text_and_says_so() {
+    let folder = Folder::new();
+    let file = folder.write("silence.wav", &wav(&vec![0; 48_000], None));
+    let output = run(&["transcribe", "--format", "json", &file]);
+    let json: Value = serde_json::from_str(stdout(&output)).unwrap();
+    assert_eq!((json["text"].as_str(), json["warnings"][0]["kind"].as_str()), (Some(""), Some("silence")));
+    assert!(stderr(&output).contains("warning"));
+    assert!(output.status.success());
+}
+
+#[test]
+fn a_cut_off_answer_is_a_warning_and_with_strict_an_error() {
+    let flac = sample("prompts-en.flac").display().to_string();
+    let flags =
+        ["transcribe", "--format", "json", "--max-new-tokens", "3", "--window", "20", "--max-duration", "1h"];
+    let output = run(&[&flags[..], &[&flac]].concat());
+    let json: Value = serde_json::from_str(stdout(&output)).unwrap();
+    assert_eq!(json["finish_reason"], "length");
+    assert!(stderr(&output).contains("--max-new-tokens"));
+    assert!(json["segments"].as_array().unwrap().len() > 3, "the other windows go on");
+    assert!(output.status.success());
+    let strict = run(&[&flags[..], &["--strict", &flac]].concat());
+    assert_eq!(strict.status.code(), Some(1));
+    assert!(strict.stdout.is_empty(), "nothing that looks whole");
+    let long = run(&["transcribe", "--max-duration", "10s", &flac]);
+    assert_eq!(long.status.code(), Some(1));
+    assert!(stderr(&long).contains("--max-duration"), "{}", stderr(&long));
+}
+
+#[cfg(target_os = "linux")]
+#[test]
+fn full_disks_and_closed_pipes() {
+    let folder = Folder::new();
+    let file = folder.write("a.wav", &wav(&tone(1.0), None));
+    let full = std::fs::OpenOptions::new().write(true).open("/dev/full").unwrap();
+    let output = wnw(&["transcribe", "--format", "json", "--max-new-tokens", "4", &file])
+        .stdout(full)
+        .output()
+        .unwrap();
+    assert_eq!(output.status.code(), Some(1));
+    assert!(stderr(&output).contains("standard output"), "{}", stderr(&output));
+
+    let blocked = folder.write("blocked", b"a file where the directory should be");
+    let output = run(&["transcribe", "--max-new-tokens", "4", "--output-dir", &blocked, &file]);
+    assert_eq!(output.status.code(), Some(1));
+    assert!(stderr(&output).contains("cannot write"), "{}", stderr(&output));
+
+    let mut child = wnw(&["model", "info", "tiny", "--tensors"])
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    drop(child.stdout.take());
+    let output = child.wait_with_output().unwrap();
+    assert!(!stderr(&output).contains("panicked"), "{}", stderr(&output));
+}
+
+#[cfg(unix)]
+#[test]
+fn an_interrupt_stops_soon_and_leaves_no_result() {
+    let folder = Folder::new();
+    let out = folder.path("out");
+    let samples: Vec<i16> = tone(30.0).iter().cycle().take(16_000 * 1200).copied().collect();
+    let file = folder.write("long.wav", &wav(&samples, None));
+    let child = wnw(&["transcribe", "--output-dir", &out, "--no-repetition-guard", &file])
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    std::thread::sleep(Duration::from_millis(1500));
+    let killed = Command::new("kill").args(["-INT", &child.id().to_string()]).status().unwrap();
+    assert!(killed.success());
+    let output = child.wait_with_output().unwrap();
+    assert_eq!(output.status.code(), Some(130), "{}", stderr(&output));
+    assert_eq!(folder.names("out"), [String::new(); 0]);
+}
+
+#[test]
+fn model_directories_that_cannot_be_used_say_why() {
+    let folder = Folder::new();
+    let recording = folder.write("a.wav", &wav(&tone(0.2), None));
+    let tiny = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../models/tiny");
+    let copy = |name: &str, change: &dyn Fn(&Path)| {
+        let dir = folder.0.path().join(name);
+        std::fs::create_dir(&dir).unwrap();
+        for file in ["config.json", "tekken.json", "model.safetensors"] {
+            std::fs::copy(tiny.join(file), dir.join(file)).unwrap();
+        }
+        change(&dir);
+        dir.display().to_string()
+    };
+    let edit = |dir: &Path, file: &str, from: &str, to: &str| {
+        let text = std::fs::read_to_string(dir.join(file)).unwrap();
+        assert!(text.contains(from), "{file} has no {from}");
+        std::fs::write(dir.join(file), text.replacen(from, to, 1)).unwrap();
+    };
+    let cases: Vec<(String, &str)> = vec![
+        (copy("no-config", &|d| std::fs::remove_file(d.join("config.json")).unwrap()), "config.json"),
+        (copy("no-tokenizer", &|d| std::fs::remove_file(d.join("tekken.json")).unwrap()), "tekken.json"),
+        (
+            copy("no-weights", &|d| std::fs::remove_file(d.join("model.safetensors")).unwrap()),
+            "no weights here",
+        ),
+        (copy("realtime", &|d| edit(d, "config.json", "\"voxtral\"", "\"voxtral_realtime\"")), "Realtime"),
+        (copy("streaming", &|d| edit(d, "tekken.json", "instruct", "streaming")), "Realtime"),
+        (
+            copy("more-layers", &|d| {
+                edit(d, "config.json", "\"num_hidden_layers\": 8", "\"num_hidden_layers\": 9")
+            }),
+            "layers.8.",
+        ),
+        (
+            copy("fewer-layers", &|d| {
+                edit(d, "config.json", "\"num_hidden_layers\": 8", "\"num_hidden_layers\": 7")
+            }),
+            "unexpected",
+        ),
+        (
+            copy("truncated", &|d| {
+                let file = std::fs::OpenOptions::new().write(true).open(d.join("model.safetensors")).unwrap();
+                file.set_len(1_000_000).unwrap();
+            }),
+            "not a complete safetensors file",
+        ),
+        (folder.path("a.wav"), "a.wav"),
+    ];
+    for (dir, says) in cases {
+        let output = run(&["transcribe", "--model", &dir, &recording]);
+        assert!(!output.status.success(), "{dir}");
+        assert!(stderr(&output).contains(says), "{dir}: {}", stderr(&output));
+        assert!(!stderr(&output).contains("panicked"), "{dir}: {}", stderr(&output));
+    }
+    // The unchanged copy gives what the embedded model gives.
+    let whole = copy("whole", &|_| {});
+    let arguments = ["transcribe", "--quiet", "--max-new-tokens", "6", &recording, "--model"];
+    assert_eq!(
+        run(&[&arguments[..], &[&whole]].concat()).stdout,
+        run(&[&arguments[..], &["tiny"]].concat()).stdout
+    );
+    // q6k needs rows of 256.
+    let output = run(&["transcribe", "--dtype", "q6k", &recording]);
+    assert!(stderr(&output).contains("q8_0"), "{}", stderr(&output));
+}
+
+#[test]
+fn info_and_plan_are_readable_by_people_and_scripts() {
+    let info = run(&["model", "info", "tiny"]);
+    assert!(stdout(&info).contains("8 query and 4 KV heads"), "{}", stdout(&info));
+    let info: Value =
+        serde_json::from_slice(&run(&["model", "info", "tiny", "--json", "--tensors"]).stdout).unwrap();
+    let parameters: u64 =
+        info["parts"].as_array().unwrap().iter().map(|p| p["parameters"].as_u64().unwrap()).sum();
+    let listed: u64 = info["tensors"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|t| t["shape"].as_array().unwrap().iter().map(|n| n.as_u64().unwrap()).product::<u64>())
+        .sum();
+    assert_eq!(parameters, listed);
+    let plan = ["plan", "--model", "mistralai/Voxtral-Mini-3B-2507", "--duration", "1h"];
+    assert!(stdout(&run(&plan)).contains("2 windows of at most 30:00"), "{}", stdout(&run(&plan)));
+    let json: Value = serde_json::from_slice(&run(&[&plan[..], &["--json"]].concat()).stdout).unwrap();
+    assert!(json["plan"]["kv"].as_u64().unwrap() > 2_700_000_000);
+    assert_eq!(run(&["plan", "--duration", "soon"]).status.code(), Some(2));
+}

@@ -1,0 +1,223 @@
+//! Whole recordings through the embedded model: windows, events, limits, cancellation.
+
+use std::ops::ControlFlow;
+use std::path::{Path, PathBuf};
+use std::sync::OnceLock;
+
+use wnw_audio::{AudioStream, DecodeOptions, PcmFormat, Source};
+use wnw_engine::{Engine, EngineError, Event, FinishReason, Phase, Request, Transcript};
+use wnw_model::prompt::Task;
+use wnw_model::{EmbeddedModel, LoadOptions, ModelFiles};
+
+const RATE: f64 = 16_000.0;
+
+fn engine() -> &'static Engine {
+    static ENGINE: OnceLock<Engine> = OnceLock::new();
+    ENGINE.get_or_init(|| {
+        let files = EmbeddedModel {
+            name: "tiny",
+            config: wnw_tiny::CONFIG,
+            tekken: wnw_tiny::TEKKEN,
+            weights: wnw_tiny::WEIGHTS,
+        };
+        let model = ModelFiles::embedded(&files).unwrap().load(&LoadOptions::default(), |_, _| {}).unwrap();
+        Engine::new(model)
+    })
+}
+
+fn sample(name: &str) -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../../samples").join(name)
+}
+
+/// The shipped recording: samples, and its prompts with start and end in seconds.
+fn shipped() -> (Vec<f32>, Vec<(String, f64, f64)>) {
+    let audio =
+        AudioStream::open(Source::Path(sample("prompts-en.flac")), &DecodeOptions::default()).unwrap();
+    let json = std::fs::read(sample("prompts-en.words.json")).unwrap();
+    let json: serde_json::Value = serde_json::from_slice(&json).unwrap();
+    let prompts = json["prompts"].as_array().unwrap().iter();
+    let prompts = prompts
+        .map(|p| {
+            (p["text"].as_str().unwrap().to_owned(), p["start"].as_f64().unwrap(), p["end"].as_f64().unwrap())
+        })
+        .collect();
+    (audio.read_all().unwrap().samples, prompts)
+}
+
+fn stream(samples: &[f32]) -> AudioStream {
+    let bytes: Vec<u8> = samples.iter().flat_map(|x| x.to_le_bytes()).collect();
+    let pcm: PcmFormat = "f32le:16000:1".parse().unwrap();
+    let options = DecodeOptions { pcm: Some(pcm), ..DecodeOptions::default() };
+    AudioStream::open(Source::Bytes(bytes.into()), &options).unwrap()
+}
+
+fn english() -> Request {
+    Request { task: Task::transcribe(Some("en")).unwrap(), ..Request::default() }
+}
+
+fn words(text: &str) -> Vec<String> {
+    let keep = |c: char| c.is_alphanumeric() || c == '\'';
+    text.to_lowercase().split(|c| !keep(c)).filter(|w| !w.is_empty()).map(str::to_owned).collect()
+}
+
+/// Word errors (substitutions, deletions, insertions) of a hypothesis.
+fn word_errors(reference: &[String], hypothesis: &[String]) -> usize {
+    let mut row: Vec<usize> = (0..=hypothesis.len()).collect();
+    for (i, r) in reference.iter().enumerate() {
+        let mut diagonal = row[0];
+        row[0] = i + 1;
+        for (j, h) in hypothesis.iter().enumerate() {
+            let substituted = diagonal + usize::from(r != h);
+            diagonal = row[j + 1];
+            row[j + 1] = substituted.min(row[j] + 1).min(diagonal + 1);
+        }
+    }
+    row[hypothesis.len()]
+}
+
+fn run(samples: &[f32], request: &Request) -> (Transcript, Vec<Event>) {
+    let mut events = Vec::new();
+    let transcript = engine()
+        .transcribe(stream(samples), request, &mut |event| {
+            events.push(event);
+            ControlFlow::Continue(())
+        })
+        .unwrap();
+    (transcript, events)
+}
+
+#[test]
+fn the_shipped_recording_is_transcribed_in_one_pass() {
+    let (samples, prompts) = shipped();
+    let (transcript, events) = run(&samples, &english());
+    let reference: Vec<String> = prompts.iter().flat_map(|p| words(&p.0)).collect();
+    let errors = word_errors(&reference, &words(&transcript.text));
+    println!("WER of the shipped recording: {errors} / {}", reference.len());
+    assert_eq!(transcript.statistics.windows, 1);
+    assert_eq!(transcript.finish_reason, FinishReason::Stop);
+    assert!(errors as f64 <= 0.1 * reference.len() as f64, "{errors} errors: {}", transcript.text);
+
+    let spoken: String = events
+        .iter()
+        .filter_map(|e| if let Event::Text(delta) = e { Some(delta.as_str()) } else { None })
+        .collect();
+    assert_eq!(spoken, transcript.text, "the deltas are the text");
+    assert!(matches!(events.first(), Some(Event::Started { .. })));
+    assert!(matches!(events.last(), Some(Event::Finished(t)) if **t == transcript));
+    for phase in [Phase::Encode, Phase::Prefill, Phase::Decode] {
+        assert!(events.iter().any(|e| matches!(e, Event::Progress(p) if p.phase == phase)), "{phase:?}");
+    }
+}
+
+/// Thirteen minutes of known prompts in new orders: more than three times what the model takes in one pass.
+#[test]
+fn long_recordings_are_cut_in_pauses_and_no_word_is_doubled_or_lost() {
+    let (source, prompts) = shipped();
+    let mut samples = vec![0f32; 8000];
+    let mut placed: Vec<(usize, f64, f64)> = Vec::new(); // (prompt, start, end)
+    let mut state = 7u32;
+    let mut noise = || {
+        state = state.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
+        (state >> 8) as f32 / (1 << 24) as f32 - 0.5
+    };
+    'fill: for round in 0.. {
+        // A different order each round: step through the prompts with a stride that shares no factor with their count.
+        let n = prompts.len();
+        let stride = (2 * round + 3..).find(|s| gcd(*s, n) == 1).unwrap();
+        for i in 0..n {
+            let (_, start, end) = prompts[i * stride % n];
+            let cut =
+                ((start - 0.04) * RATE).max(0.0) as usize..(((end + 0.04) * RATE) as usize).min(source.len());
+            placed.push((
+                i * stride % n,
+                samples.len() as f64 / RATE,
+                (samples.len() + cut.len()) as f64 / RATE,
+            ));
+            samples.extend_from_slice(&source[cut]);
+            samples.extend((0..6400).map(|_| 0.0));
+            if samples.len() as f64 > 13.0 * 60.0 * RATE {
+                break 'fill;
+            }
+        }
+    }
+    samples.iter_mut().for_each(|x| *x += 1e-3 * noise());
+
+    let (transcript, _) = run(&samples, &english());
+    assert!((transcript.duration - samples.len() as f64 / RATE).abs() < 1e-6);
+    assert!(transcript.segments.len() >= 4, "{} windows", transcript.segments.len());
+    assert_eq!(transcript.segments[0].start, 0.0);
+    assert_eq!(transcript.segments.last().unwrap().end, transcript.duration);
+    let mut total = (0, 0);
+    for (i, segment) in transcript.segments.iter().enumerate() {
+        assert!(segment.end - segment.start <= 240.0);
+        if let Some(next) = transcript.segments.get(i + 1) {
+            assert_eq!(segment.end, next.start, "windows touch");
+            let inside = placed
+                .iter()
+                .find(|(_, start, end)| *start + 0.03 < segment.end && segment.end < *end - 0.03);
+            assert_eq!(inside, None, "the cut at {} falls into a prompt", segment.end);
+        }
+        let spoken = placed.iter().filter(|(_, start, _)| (segment.start..segment.end).contains(start));
+        let reference: Vec<String> = spoken.flat_map(|(p, ..)| words(&prompts[*p].0)).collect();
+        let errors = word_errors(&reference, &words(&segment.text));
+        println!("window {i}: {errors} / {} word errors", reference.len());
+        total = (total.0 + errors, total.1 + reference.len());
+    }
+    let joined: Vec<&str> = transcript.segments.iter().map(|s| s.text.as_str()).collect();
+    assert_eq!(transcript.text, joined.join(" "));
+    assert!(total.0 as f64 <= 0.1 * total.1 as f64, "{total:?}");
+}
+
+fn gcd(a: usize, b: usize) -> usize {
+    if b == 0 { a } else { gcd(b, a % b) }
+}
+
+#[test]
+fn cancelling_ends_within_one_step_of_any_phase() {
+    let (samples, _) = shipped();
+    for (phase, at) in [(Phase::Encode, 2), (Phase::Prefill, 3), (Phase::Decode, 5)] {
+        let mut seen = 0;
+        let mut after = 0;
+        let result = engine().transcribe(stream(&samples), &english(), &mut |event| {
+            after += usize::from(seen >= at);
+            seen += usize::from(matches!(event, Event::Progress(p) if p.phase == phase));
+            if seen >= at { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
+        });
+        assert!(matches!(result, Err(EngineError::Cancelled)), "{phase:?}");
+        assert_eq!(after, 0, "{phase:?}: events after the break");
+    }
+}
+
+#[test]
+fn silence_is_not_given_to_the_model() {
+    let (transcript, _) = run(&vec![0.0; 20 * 16_000], &english());
+    assert_eq!((transcript.text.as_str(), transcript.tokens.len()), ("", 0));
+    assert_eq!(transcript.warnings[0].kind, "silence");
+    assert_eq!(transcript.segments.len(), 1);
+}
+
+#[test]
+fn a_reached_cap_is_a_finish_reason_and_a_warning() {
+    let (samples, _) = shipped();
+    let request = Request { max_new_tokens: Some(5), ..english() };
+    let (transcript, _) = run(&samples[..16_000 * 30], &request);
+    assert_eq!((transcript.finish_reason, transcript.tokens.len()), (FinishReason::Length, 5));
+    assert_eq!(transcript.warnings[0].kind, "length");
+}
+
+#[test]
+fn tiny_and_odd_lengths_end_well() {
+    for n in [1usize, 160, 8_000, 479_999, 480_000, 480_001] {
+        let samples: Vec<f32> = (0..n).map(|i| (i as f32 * 0.11).sin() * 0.3).collect();
+        let (transcript, _) = run(&samples, &Request { max_new_tokens: Some(4), ..english() });
+        assert_eq!(transcript.statistics.audio_tokens, n.div_ceil(480_000) * 375, "{n} samples");
+        assert_eq!(transcript.duration, n as f64 / RATE);
+    }
+}
+
+#[test]
+fn windows_that_cannot_be_are_refused() {
+    let request = Request { window_seconds: Some(0.0), ..english() };
+    let result = engine().transcribe(stream(&[0.1; 100]), &request, &mut |_| ControlFlow::Continue(()));
+    assert!(matches!(result, Err(EngineError::Request(_))));
+}
