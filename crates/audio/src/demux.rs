@@ -51,6 +51,9 @@ impl Kind {
     }
 }
 
+/// Longest file whose stated length is passed on: 1 TiB.
+const MAX_STATED: u64 = 1 << 40;
+
 /// As [`Kind::tolerance`], after packets have failed.
 const AFTER_FAILURE: f64 = 0.002;
 
@@ -105,7 +108,7 @@ impl DemuxReader {
             }
             input.rewind_to_base()?;
             // Symphonia passes over a last box that is cut off, with all the sound in it, if it knows.
-            if movie.end > input.remaining().unwrap_or(0) {
+            if (input.remaining().unwrap_or(0)..MAX_STATED).contains(&movie.end) {
                 input.state_length(movie.end);
             }
         }
@@ -128,11 +131,12 @@ impl DemuxReader {
             let (base, duration) = media_duration?;
             Some(seconds(duration.get() as f64, base.numer.get(), base.denom.get()))
         });
-        let channels = chosen.params.channels.as_ref().map_or(0, |c| c.count());
+        // Some tracks leave the channels to the decoder, but none has none.
+        let channels = chosen.params.channels.as_ref().map_or(1, |c| c.count());
         let opus = chosen.params.codec == CODEC_ID_OPUS;
         // Matroska states the rate before encoding for Opus; without any, the decoder will tell.
         let rate = if opus { crate::opus::RATE } else { chosen.params.sample_rate.unwrap_or(48_000) };
-        options.check(rate, channels.max(1) as u64)?;
+        options.check(rate, channels as u64)?;
         let info = AudioInfo {
             container: kind.name().to_owned(),
             codec: chosen.codec.name.clone(),

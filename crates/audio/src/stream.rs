@@ -88,12 +88,15 @@ impl AudioStream {
         let name = source.name();
         let input = Input::open(&source)?;
         let reader = guarded(&name, Position::Header, || probe::open(input, options))?;
-        let info = reader.info().clone();
-        Ok(Self {
+        Ok(Self::new(name, reader, options.clone()))
+    }
+
+    fn new(name: String, reader: Box<dyn Reader>, options: DecodeOptions) -> Self {
+        Self {
             name,
+            info: reader.info().clone(),
             reader,
-            info,
-            options: options.clone(),
+            options,
             resampler: None,
             samples: Vec::new(),
             silence: 0,
@@ -103,7 +106,7 @@ impl AudioStream {
             warnings: Vec::new(),
             produced: 0,
             state: State::Running,
-        })
+        }
     }
 
     /// What the recording says about itself.
@@ -325,5 +328,118 @@ fn guarded<T>(name: &str, at: Position, run: impl FnOnce() -> Result<T, Fault>) 
             };
             Err(AudioError::DecoderPanic { name: name.to_owned(), at, message })
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Gives what a script says, at 16 kHz.
+    struct Script(AudioInfo, Vec<Event>);
+
+    impl Reader for Script {
+        fn info(&self) -> &AudioInfo {
+            &self.0
+        }
+
+        fn rate(&self) -> u32 {
+            SAMPLE_RATE
+        }
+
+        fn next(&mut self, out: &mut Vec<f32>) -> Result<Event, Fault> {
+            if self.1.is_empty() {
+                panic!("index out of bounds");
+            }
+            out.extend([0.5; 160]);
+            Ok(self.1.remove(0))
+        }
+    }
+
+    fn script(duration: Option<f64>, events: Vec<Event>, strict: bool) -> AudioStream {
+        let info = AudioInfo {
+            container: "script".into(),
+            codec: "script".into(),
+            sample_rate: SAMPLE_RATE,
+            channels: 1,
+            duration,
+        };
+        let options = DecodeOptions { strict, ..DecodeOptions::default() };
+        AudioStream::new("talk.mp3".into(), Box::new(Script(info, events)), options)
+    }
+
+    fn lost(seconds: f64) -> Event {
+        Event::Lost { seconds, reason: "broken".into() }
+    }
+
+    /// Row 32: decoders panic on some files (Symphonia#439, #112, #56).
+    #[test]
+    fn row_32_a_decoder_panic_is_an_error_of_that_file() {
+        let mut stream = script(None, vec![Event::Samples], false);
+        let error = stream.next_block().expect_err("panics").to_string();
+        assert_eq!(
+            error,
+            "talk.mp3: the decoder failed at 0:00.0 (index out of bounds); please report this file, and convert it \
+             meanwhile"
+        );
+        // The stream has ended; the decoder is not asked again.
+        assert!(matches!(stream.next_block(), Ok(None)));
+    }
+
+    #[test]
+    fn time_stamps_that_leap_are_not_believed() {
+        let stream = script(None, vec![Event::Samples, lost(1e15), lost(1e15), Event::End], false);
+        let decoded = stream.read_all().expect("decodes");
+        assert!((decoded.samples.len() as f64 / 16_000.0 - MAX_SILENCE).abs() < 0.1);
+        // Where the container states a duration, silence does not go beyond it.
+        let stream = script(Some(10.0), vec![Event::Samples, lost(1e15), Event::End], false);
+        assert!(stream.read_all().expect("decodes").samples.len() < 12 * 16_000);
+    }
+
+    #[test]
+    fn stretches_of_damage_are_told_once_each() {
+        let mut events = vec![Event::Samples];
+        for _ in 0..3 {
+            events.push(lost(0.1));
+            events.push(Event::Samples);
+        }
+        events.extend((0..100).map(|_| Event::Samples));
+        events.push(lost(0.25));
+        events.push(Event::End);
+        let warnings = script(None, events, false).read_all().expect("decodes").warnings;
+        let text: Vec<String> = warnings.iter().map(ToString::to_string).collect();
+        assert_eq!(
+            text,
+            [
+                "damaged at 0:00.0: 0.30 s lost and replaced by silence (broken)",
+                "damaged at 0:01.4: 0.25 s lost and replaced by silence (broken)",
+            ]
+        );
+    }
+
+    #[test]
+    fn a_thousand_stretches_are_few_lines() {
+        let mut events = Vec::new();
+        for _ in 0..1_000 {
+            events.extend((0..60).map(|_| Event::Samples));
+            events.push(lost(0.01));
+        }
+        events.push(Event::End);
+        let warnings = script(None, events, false).read_all().expect("decodes").warnings;
+        assert_eq!(warnings.len(), MAX_WARNINGS);
+        let lost: f64 = warnings
+            .iter()
+            .map(|w| if let AudioWarning::Corrupt { lost, .. } = w { *lost } else { 0.0 })
+            .sum();
+        assert!((lost - 10.0).abs() < 1e-6, "{lost}");
+        let last = warnings.last().map(ToString::to_string).unwrap_or_default();
+        assert!(last.contains("in 985 places"), "{last}");
+    }
+
+    #[test]
+    fn strict_makes_damage_an_error() {
+        let error =
+            script(None, vec![Event::Samples, lost(0.1)], true).read_all().expect_err("strict").to_string();
+        assert_eq!(error, "talk.mp3: damaged at 0:00.0: broken");
     }
 }
