@@ -1,0 +1,25 @@
+#!/bin/sh
+# Repeats the whole training of models/tiny. PYTHON: the interpreter of the virtual environment; OUT: where the model goes.
+set -eu
+cd "$(dirname "$0")"
+PYTHON=$(command -v "${PYTHON:-python3}")
+export TINY_WORK="${TINY_WORK:-/tmp/tiny-voxtral}" OMP_NUM_THREADS=1
+OUT=${OUT:-../../models/tiny}
+mkdir -p "$TINY_WORK" "$OUT"
+pin=""; [ "$(nproc)" -gt 1 ] && command -v taskset >/dev/null && pin="taskset -c 1"
+
+"$PYTHON" data.py
+"$PYTHON" tokenizer.py "$TINY_WORK/tekken.json"
+# encoder: CTC alone for a first alignment, then afresh with frame and word labels, first on 8 s, then on 30 s windows
+$pin "$PYTHON" encoder.py --minutes 9 --final 0.25 --lr 3e-3 --output "$TINY_WORK/encoder-1.pt"
+"$PYTHON" align.py "$TINY_WORK/encoder-1.pt"
+$pin "$PYTHON" encoder.py --minutes 9 --final 0.3 --lr 3e-3 --seed 3 --times "$TINY_WORK/times.pkl" --output "$TINY_WORK/encoder-2.pt"
+$pin "$PYTHON" encoder.py --seconds 30 --batch 2 --minutes 9 --final 0.01 --lr 2e-3 --seed 4 --input "$TINY_WORK/encoder-2.pt" \
+    --times "$TINY_WORK/times.pkl" --output "$TINY_WORK/encoder.pt"
+"$PYTHON" align.py "$TINY_WORK/encoder.pt"
+# projector and decoder
+$pin "$PYTHON" train.py --plan "5:s10x16 12:30x7+s10x16 15:60x3+30x7+s16x10 10:120x2+60x3+30x7 36:240x1+120x2+120x2+60x3" --output "$TINY_WORK/model.pt"
+"$PYTHON" export.py "$TINY_WORK/model.pt" "$OUT" --tokenizer "$TINY_WORK/tekken.json"
+"$PYTHON" check_transformers.py "$OUT"
+"$PYTHON" heldout.py "$TINY_WORK/heldout"
+"$PYTHON" evaluate.py "$OUT" "$TINY_WORK/heldout" --output "$TINY_WORK/results.json"

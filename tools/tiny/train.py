@@ -1,0 +1,285 @@
+"""Stage 3: projector and decoder on the frozen encoder, with guided attention and a curriculum of lengths.
+
+`--plan` is a list of phases, each MINUTES:MIX; a mix is SECONDSxBATCH joined by "+".
+"s10x16" means unpadded windows of 10 s whose rotary positions imitate a place in
+a long recording; "30x8", "60x4", ... "240x1" are whole recordings padded to 30 s
+multiples exactly as at inference.
+"""
+
+import argparse
+import collections
+import math
+import multiprocessing as mp
+import os
+import pickle
+import queue
+import random
+import time
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+
+from data import SR, WORK, World, log_mel, plain
+from model import Config, Voxtral
+from optim import Both
+from tokenizer import AUDIO, EOS, SPECIALS, Tekken
+
+# (layer, KV head, slack in seconds) whose attention is guided to the audio of the token being predicted
+GUIDED = [(2, 0, 0.5), (4, 0, 0.15), (4, 1, 0.15), (6, 0, 0.15)]
+RATE = 12.5
+QUERIES = 192
+
+
+def tokens_with_spans(tok, words, pieces, task):
+    """Answer ids and, for each, the audio span (s) it speaks about; </s> closes the list."""
+    ids, spans = [], []
+    for n, p in enumerate(pieces):
+        whole = p["text"].split(" ")
+        if task == "en2fr":
+            times = [(p["start"], p["end"])] * len(whole)
+        elif len(p["units"]) > 1:
+            times = [(u[2], u[3]) for u in p["units"]]
+        else:
+            lang, key, start, end, speed = p["units"][0]
+            row, at, times = words[lang, key], 0, []
+            for w in whole:
+                k = len(plain(w).split())
+                if k:
+                    times.append((start + row[at][1] / speed, start + row[at + k - 1][2] / speed))
+                else:
+                    times.append(times[-1] if times else (start, end))
+                at += k
+        for i, (w, t) in enumerate(zip(whole, times)):
+            new = tok.encode(w if n == 0 and i == 0 else " " + w)
+            ids += new
+            spans += [t] * len(new)
+    last = pieces[-1]["end"] if pieces else 0.0
+    return ids + [EOS], spans + [(last - 0.1, last + 1.5)]
+
+
+def example(world, tok, words, rng, kind, seconds):
+    """One recording: samples, prompt ids, answer ids, spans in audio tokens, rotary positions."""
+    task = rng.choices(["en", "fr", "en2fr"], [0.36, 0.32, 0.32])[0]
+    if kind == "short":
+        length = seconds
+    else:
+        length = seconds - (rng.uniform(0, 29.5) if rng.random() < 0.5 else 0) if seconds > 30 else rng.uniform(8, 30) if rng.random() < 0.6 else 30
+    x, pieces = [], []
+    while not pieces:
+        x, pieces = world.compose(rng, length, task, tail=rng.uniform(0, 3) if kind == "short" and rng.random() < 0.3 else 0.0)
+    ids, spans = tokens_with_spans(tok, words, pieces, task)
+    if kind == "short":
+        audio = int(seconds * RATE)
+    else:
+        audio = math.ceil(len(x) / (30 * SR)) * 375
+    tag = "auto" if task != "en2fr" and rng.random() < 0.1 else task
+    prompt = tok.prompt(tag, audio)
+    position = np.arange(len(prompt) + len(ids) - 1)
+    if kind == "short" or (seconds <= 60 and rng.random() < 0.3):
+        total = max(audio, 375 * rng.randint(1, 8))
+        skip = rng.randint(0, total - audio)
+        position[3 : 3 + audio] += skip
+        position[3 + audio :] += total - audio
+        position[len(prompt) :] += int(skip * rng.uniform(0.2, 0.45))
+    return x, prompt, ids, [(a * RATE, b * RATE) for a, b in spans], position
+
+
+def batch(world, tok, words, net, rng, kind, seconds, count):
+    rows = [example(world, tok, words, rng, kind, seconds) for _ in range(count)]
+    with torch.no_grad():
+        if kind == "short":
+            t = int(seconds * 50)
+            mel = torch.stack([log_mel(r[0], pad=False) for r in rows])
+            at = rng.randint(0, (1500 - t) // 4) * 4
+            enc = net.audio_tower(mel, net.audio_tower.embed_positions.weight[at : at + t])
+        else:
+            mels = [log_mel(r[0]) for r in rows]
+            most = max(len(m) for m in mels)
+            mels = [m if len(m) == most else torch.cat([m, m.new_full((most - len(m), 128, 3000), float(m.min()))]) for m in mels]
+            enc = torch.cat([net.encode(m) for m in mels])
+    features = enc.reshape(count, -1, 4 * enc.shape[-1])
+    audio = features.shape[1]
+    fixed = []
+    for x, prompt, ids, spans, position in rows:
+        n = prompt.count(AUDIO)
+        if n < audio:  # a shorter recording in the batch: pad it to the batch's number of chunks
+            prompt = prompt[:3] + [AUDIO] * audio + prompt[3 + n :]
+            position = np.arange(len(prompt) + len(ids) - 1)
+        fixed.append((prompt, ids, spans, position))
+    return features.half(), fixed
+
+
+def producer(out, phase, plan, seed, encoder, tokenizer):
+    os.nice(0)
+    try:
+        os.sched_setaffinity(0, {0})
+    except OSError:
+        pass
+    torch.set_num_threads(1)
+    world, tok, words, net = setting(encoder, tokenizer)
+    rng = random.Random(seed)
+    while True:
+        n = phase.value
+        what = rng.choice(plan[n][1])
+        f, rows = batch(world, tok, words, net, rng, *what)
+        out.put((n, what, f.numpy(), rows))
+
+
+def setting(encoder, tokenizer):
+    net = Voxtral(Config())
+    state = torch.load(encoder)
+    net.audio_tower.load_state_dict({k.split("audio_tower.")[1]: v for k, v in state.items() if "audio_tower." in k})
+    net.eval()
+    words = pickle.load(open(WORK / "times.pkl", "rb"))["words"]
+    return World.load(), Tekken(tokenizer), words, net
+
+
+def parse_plan(text):
+    plan = []
+    for phase in text.split():
+        minutes, mix = phase.split(":")
+        kinds = []
+        for m in mix.split("+"):
+            seconds, count = m.lstrip("s").split("x")
+            kinds.append(("short" if m[0] == "s" else "whole", int(seconds), int(count)))
+        plan.append((float(minutes), kinds))
+    return plan
+
+
+def forward(net, features, rows, rng, corrupt=0.08, crowd=0.7):
+    """Cross-entropy, accuracy and guided-attention loss of a batch."""
+    c, b, audio = net.c, len(rows), features.shape[1]
+    longest = max(len(p) + len(i) - 1 for p, i, _, _ in rows)
+    ids = torch.full((b, longest), 11)
+    target = torch.full((b, longest), -100)
+    position = torch.zeros((b, longest), dtype=torch.long)
+    low, high = torch.zeros((b, longest)), torch.zeros((b, longest))
+    for k, (prompt, answer, spans, where) in enumerate(rows):
+        n = len(prompt)
+        ids[k, :n] = torch.tensor(prompt)
+        said = [rng.randint(SPECIALS, c.vocab - 1) if rng.random() < corrupt else i for i in answer[:-1]]
+        ids[k, n : n + len(said)] = torch.tensor(said, dtype=torch.long)
+        target[k, n - 1 : n + len(said)] = torch.tensor(answer)
+        position[k, : len(where)] = torch.from_numpy(where)
+        low[k, n - 1 : n + len(said)] = torch.tensor([s[0] for s in spans])
+        high[k, n - 1 : n + len(said)] = torch.tensor([s[1] for s in spans])
+    decoder = net.language_model.model
+    emb = decoder.embed_tokens(ids)
+    heard = net.multi_modal_projector(features)
+    emb = torch.cat([emb[:, :3], heard, emb[:, 3 + audio :]], 1)
+    first = 3 + audio
+    hidden, seen = net.hidden(emb, position, watch={g[0] for g in GUIDED}, first=first)
+    target = target[:, first:]
+    chosen = target != -100
+    logits = net.language_model.lm_head(hidden[chosen])
+    loss = F.cross_entropy(logits, target[chosen])
+    accuracy = (logits.argmax(-1) == target[chosen]).float().mean()
+
+    # attention of the guided heads at some of the text positions
+    some = torch.tensor(sorted(rng.sample(range(longest - first), min(longest - first, QUERIES))))
+    want, at = chosen[:, some], first + some
+    frame = torch.arange(audio) + 0.5
+    causal = torch.arange(longest) <= at[:, None]
+    guided = []
+    for layer, head, slack in GUIDED:
+        q, k = seen[layer]
+        g = c.heads // c.kv_heads
+        q, k = q[:, head * g : (head + 1) * g, at], k[:, head : head + 1]
+        score = (q @ k.mT) * c.head_dim**-0.5
+        score = score.masked_fill(~causal, -1e9)
+        a = (low[:, at] - slack * RATE).clamp(max=audio - 3.0)[..., None]
+        z = (high[:, at] + slack * RATE)[..., None]
+        inside = (frame > a) & (frame < torch.maximum(z, a + 2))
+        part = score[..., 3:first].masked_fill(~inside[:, None], -1e9).logsumexp(-1)
+        rest = score.masked_fill(F.pad(inside, (3, longest - first))[:, None], -1e9).logsumexp(-1)
+        # a short recording has fewer distractors than four minutes have: count each of them several times
+        gain = part - torch.logaddexp(part, rest + crowd * math.log(3000 / audio))
+        guided.append(-(gain * want[:, None]).sum() / (want.sum() * g))
+    return loss, accuracy, torch.stack(guided)
+
+
+def main():
+    a = argparse.ArgumentParser(description=__doc__)
+    a.add_argument("--plan", default="5:s10x16 10:30x7")
+    a.add_argument("--lr", type=float, default=2e-3)
+    a.add_argument("--decay", type=float, default=0.3, help="share of the time in which the rate falls to its end")
+    a.add_argument("--warm", type=int, default=60)
+    a.add_argument("--guide", default="1.0,0.1", help="weight of the guided attention at the start and at the end")
+    a.add_argument("--encoder", default=str(WORK / "encoder.pt"))
+    a.add_argument("--tokenizer", default=str(WORK / "tekken.json"))
+    a.add_argument("--input")
+    a.add_argument("--output", default=str(WORK / "model.pt"))
+    a.add_argument("--seed", type=int, default=1)
+    a = a.parse_args()
+    torch.set_num_threads(1)
+    torch.manual_seed(a.seed)
+    rng = random.Random(a.seed)
+    net = setting(a.encoder, a.tokenizer)[-1]
+    if a.input:
+        state = torch.load(a.input)["last"]
+        net.load_state_dict({k: v for k, v in state.items() if "audio_tower" not in k}, strict=False)
+    for p in net.audio_tower.parameters():
+        p.requires_grad_(False)
+    opt = Both(net.named_parameters(), a.lr)
+    average = {n: p.detach().clone() for n, p in net.named_parameters() if p.requires_grad}
+    plan = parse_plan(a.plan)
+    total = sum(m for m, _ in plan) * 60
+    g0, g1 = map(float, a.guide.split(","))
+    context = mp.get_context("spawn")
+    feed, phase = context.Queue(12), context.Value("i", 0)
+    worker = context.Process(target=producer, args=(feed, phase, plan, a.seed + 77, a.encoder, a.tokenizer), daemon=True)
+    worker.start()
+    start = saved = time.time()
+    step, again, ends, means = 0, 0, np.cumsum([m * 60 for m, _ in plan]), {}
+    replay = collections.deque(maxlen=300)  # when the producer is behind, an old batch is used again
+    while True:
+        spent = time.time() - start
+        if spent >= total:
+            break
+        phase.value = int(np.searchsorted(ends, spent, side="right"))
+        usable = sum(r[0] in plan[phase.value][1] for r in replay)
+        try:
+            new = feed.get(timeout=0.02 if usable > 10 else 60)[1:]
+            if new[0] not in plan[phase.value][1]:
+                continue
+            replay.append(new)
+        except queue.Empty:
+            new = rng.choice([r for r in replay if r[0] in plan[phase.value][1]])
+            again += 1
+        what, f, rows = new
+        features = torch.from_numpy(f)
+        share = spent / total
+        loss, accuracy, guided = forward(net, features.float(), rows, rng)
+        (loss + (g0 + (g1 - g0) * share) * guided.mean()).backward()
+        opt.step(min(1, (step + 1) / a.warm) * max(0.02, min(1, (1 - share) / max(a.decay, 1e-6))))
+        step += 1
+        with torch.no_grad():
+            for n, p in net.named_parameters():
+                if n in average:
+                    average[n].lerp_(p, max(0.004, 1 / (step + 1)))
+        key = f"{what[0][0]}{what[1]}"
+        new = np.array([loss.item(), accuracy.item(), *guided.tolist()])
+        means[key] = new if key not in means else 0.9 * means[key] + 0.1 * new
+        if step % 20 == 0:
+            print(
+                f"{step} {time.time() - start:.0f}s again {again} |",
+                " | ".join(f"{k} loss {v[0]:.3f} acc {v[1]:.3f} guide " + " ".join(f"{x:.2f}" for x in v[2:]) for k, v in sorted(means.items())),
+                flush=True,
+            )
+        if time.time() - saved > 120:
+            save(net, average, a.output)
+            saved = time.time()
+    save(net, average, a.output)
+    worker.kill()
+
+
+def save(net, average, path):
+    """Last weights under "last", their running average (which is what gets exported) under "model"."""
+    last = net.state_dict()
+    torch.save({"model": {**last, **average}, "last": last}, path + ".tmp")
+    os.replace(path + ".tmp", path)
+
+
+if __name__ == "__main__":
+    main()
