@@ -388,9 +388,9 @@ mod tests {
 
     #[test]
     fn time_stamps_that_leap_are_not_believed() {
-        let stream = script(None, vec![Event::Samples, lost(1e15), lost(1e15), Event::End], false);
-        let decoded = stream.read_all().expect("decodes");
-        assert!((decoded.samples.len() as f64 / 16_000.0 - MAX_SILENCE).abs() < 0.1);
+        let mut stream = script(None, vec![Event::Samples, lost(1e15), lost(1e15), Event::End], false);
+        while stream.next_block().expect("decodes").is_some() {}
+        assert!((stream.position() - MAX_SILENCE).abs() < 0.1);
         // Where the container states a duration, silence does not go beyond it.
         let stream = script(Some(10.0), vec![Event::Samples, lost(1e15), Event::End], false);
         assert!(stream.read_all().expect("decodes").samples.len() < 12 * 16_000);
@@ -412,7 +412,7 @@ mod tests {
             text,
             [
                 "damaged at 0:00.0: 0.30 s lost and replaced by silence (broken)",
-                "damaged at 0:01.4: 0.25 s lost and replaced by silence (broken)",
+                "damaged at 0:01.3: 0.25 s lost and replaced by silence (broken)",
             ]
         );
     }
