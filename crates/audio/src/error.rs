@@ -67,7 +67,7 @@ pub enum AudioError {
         reason: String,
     },
     /// More audio than [`DecodeOptions::max_duration`](crate::DecodeOptions::max_duration) allows.
-    #[error("{name}: longer than the limit of {:.0} s; raise the limit or cut the recording", limit.as_secs_f64())]
+    #[error("{name}: longer than the limit of {:.0} s; raise --max-duration or cut the recording", limit.as_secs_f64())]
     TooLong {
         /// The recording.
         name: String,

@@ -55,7 +55,7 @@ Exit code: 0 when every recording was transcribed, 1 when one failed, 2 for wron
 /// Which model, in which types.
 #[derive(Debug, Args)]
 pub struct ModelChoice {
-    /// `tiny` (embedded), a checkpoint directory, or a name on the Hugging Face hub such as mistralai/Voxtral-Mini-3B-2507.
+    /// `tiny` (embedded; knows only its training prompts), a checkpoint directory, or a name on the Hugging Face hub such as mistralai/Voxtral-Mini-3B-2507.
     #[arg(short, long, default_value = "tiny", value_name = "MODEL")]
     pub model: String,
     /// Type of the decoder's weights in memory: f32, bf16, f16, q8_0 or q6k.
@@ -71,7 +71,7 @@ pub struct ModelChoice {
 pub struct TranscribeArgs {
     /// Recordings: files, patterns, directories (with --recursive), or `-` for standard input.
     #[arg(required = true, value_name = "FILE")]
-    pub files: Vec<String>,
+    pub files: Vec<PathBuf>,
     #[command(flatten)]
     pub model: ModelChoice,
 

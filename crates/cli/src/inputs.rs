@@ -1,6 +1,7 @@
 //! Which recordings a command line means.
 
-use std::path::{Path, PathBuf};
+use std::collections::HashMap;
+use std::path::{Component, Path, PathBuf};
 
 use wnw_audio::Source;
 
@@ -23,34 +24,40 @@ pub struct Input {
     pub stem: PathBuf,
 }
 
+impl Input {
+    fn file(path: PathBuf, stem: PathBuf) -> Self {
+        Self { name: path.display().to_string(), source: Source::Path(path), stem }
+    }
+}
+
 /// Expands files, patterns, directories and `-`, in the order given; files from patterns and directories are sorted.
 ///
-/// A name that matches nothing is still an input: it fails on its own, like any other file, and the rest go on.
-pub fn expand(arguments: &[String], recursive: bool) -> Result<Vec<Input>, CliError> {
+/// A name that matches nothing, and whatever a directory or pattern does not let us read, is still an input: it fails
+/// on its own, like any other file, and the rest go on.
+pub fn expand(arguments: &[PathBuf], recursive: bool) -> Result<Vec<Input>, CliError> {
     let mut out: Vec<Input> = Vec::new();
     for argument in arguments {
-        if argument == "-" {
+        if argument == Path::new("-") {
+            if out.iter().any(|i| matches!(i.source, Source::Stdin)) {
+                return Err(CliError::Usage("standard input ('-') can be read only once".into()));
+            }
             out.push(Input { source: Source::Stdin, name: "-".into(), stem: "stdin".into() });
             continue;
         }
-        let path = Path::new(argument);
-        if !path.exists() && argument.contains(['*', '?', '[']) {
-            let paths =
-                glob::glob(argument).map_err(|e| CliError::Usage(format!("pattern '{argument}': {e}")))?;
-            let mut matched: Vec<PathBuf> = paths.filter_map(Result::ok).collect();
-            matched.sort();
-            if matched.is_empty() {
-                return Err(CliError::Usage(format!("pattern '{argument}' matches no file")));
-            }
-            for path in matched {
-                add(&path, recursive, &mut out)?;
-            }
-        } else {
-            add(path, recursive, &mut out)?;
+        let pattern = argument.to_str().filter(|a| !argument.exists() && a.contains(['*', '?', '[']));
+        let Some(pattern) = pattern else {
+            add(argument, recursive, &mut out)?;
+            continue;
+        };
+        let paths = glob::glob(pattern).map_err(|e| CliError::Usage(format!("pattern '{pattern}': {e}")))?;
+        let mut matched: Vec<PathBuf> = paths.map(|p| p.unwrap_or_else(|e| e.path().to_owned())).collect();
+        matched.sort();
+        if matched.is_empty() {
+            return Err(CliError::Usage(format!("pattern '{pattern}' matches no file")));
         }
-    }
-    if out.iter().filter(|i| i.name == "-").count() > 1 {
-        return Err(CliError::Usage("standard input ('-') can be read only once".into()));
+        for path in matched {
+            add(&path, recursive, &mut out)?;
+        }
     }
     distinguish(&mut out);
     Ok(out)
@@ -59,59 +66,70 @@ pub fn expand(arguments: &[String], recursive: bool) -> Result<Vec<Input>, CliEr
 fn add(path: &Path, recursive: bool, out: &mut Vec<Input>) -> Result<(), CliError> {
     if !path.is_dir() {
         let stem = path.file_stem().map_or_else(|| PathBuf::from("recording"), PathBuf::from);
-        out.push(Input { source: Source::Path(path.into()), name: path.display().to_string(), stem });
+        out.push(Input::file(path.into(), stem));
         return Ok(());
     }
+    let name = path.display();
     if !recursive {
         return Err(CliError::Usage(format!(
-            "{} is a directory; use --recursive to take its recordings",
-            path.display()
+            "{name} is a directory; use --recursive to take its recordings"
         )));
     }
     let before = out.len();
-    for entry in walkdir::WalkDir::new(path).sort_by_file_name() {
-        let entry = entry.map_err(|e| CliError::Usage(format!("{}: {e}", path.display())))?;
-        let suffix = entry.path().extension().and_then(|s| s.to_str()).map(str::to_ascii_lowercase);
-        if entry.file_type().is_file() && suffix.is_some_and(|s| SUFFIXES.contains(&s.as_str())) {
-            let relative = entry.path().strip_prefix(path).unwrap_or(entry.path());
-            out.push(Input {
-                source: Source::Path(entry.path().into()),
-                name: entry.path().display().to_string(),
-                stem: relative.with_extension(""),
-            });
+    for entry in walkdir::WalkDir::new(path).follow_links(true).sort_by_file_name() {
+        match entry {
+            Ok(entry) => {
+                let suffix = entry.path().extension().and_then(|s| s.to_str()).map(str::to_ascii_lowercase);
+                if entry.file_type().is_file() && suffix.is_some_and(|s| SUFFIXES.contains(&s.as_str())) {
+                    let relative = entry.path().strip_prefix(path).unwrap_or(entry.path());
+                    out.push(Input::file(entry.path().into(), relative.with_extension("")));
+                }
+            }
+            Err(error) => {
+                let unreadable = error.path().unwrap_or(path);
+                out.push(Input::file(unreadable.into(), unreadable.into()));
+            }
         }
     }
     if out.len() == before {
-        return Err(CliError::Usage(format!(
-            "{} holds no recordings ({})",
-            path.display(),
-            SUFFIXES.join(", ")
-        )));
+        let suffixes = SUFFIXES.join(", ");
+        return Err(CliError::Usage(format!("{name} holds no recordings ({suffixes})")));
     }
     Ok(())
 }
 
-/// Gives inputs that share a stem (`a.mp3` and `a.wav`, or two directories' `a.wav`) results of their own: first with
-/// their whole file name, then with a number.
+/// Gives inputs that share a stem results of their own: `a.mp3` and `a.wav` by their whole file name, `2023/a.wav` and
+/// `2024/a.wav` by their whole path, which does not depend on what else is on the command line.
 fn distinguish(inputs: &mut [Input]) {
-    let clashes = |inputs: &[Input], i: usize| inputs.iter().filter(|o| o.stem == inputs[i].stem).count() > 1;
-    let shared: Vec<usize> = (0..inputs.len()).filter(|i| clashes(inputs, *i)).collect();
-    for i in shared {
-        if let Some(suffix) = Path::new(&inputs[i].name).extension() {
-            let mut name = inputs[i].stem.clone().into_os_string();
+    rename_shared(inputs, |input, path| {
+        let mut name = input.stem.clone().into_os_string();
+        if let Some(suffix) = path.extension() {
             name.push(".");
             name.push(suffix);
-            inputs[i].stem = name.into();
         }
+        name.into()
+    });
+    rename_shared(inputs, |_, path| {
+        let parts: Vec<_> = path
+            .components()
+            .filter_map(|c| match c {
+                Component::Normal(part) => Some(part.to_string_lossy()),
+                Component::ParentDir => Some("..".into()),
+                _ => None,
+            })
+            .collect();
+        parts.join("_").into()
+    });
+}
+
+fn rename_shared(inputs: &mut [Input], rename: impl Fn(&Input, &Path) -> PathBuf) {
+    let mut counts: HashMap<PathBuf, usize> = HashMap::new();
+    for input in inputs.iter() {
+        *counts.entry(input.stem.clone()).or_default() += 1;
     }
-    for i in 1..inputs.len() {
-        let stem = inputs[i].stem.clone();
-        let mut number = 2;
-        while inputs[..i].iter().any(|o| o.stem == inputs[i].stem) {
-            let mut name = stem.clone().into_os_string();
-            name.push(format!("-{number}"));
-            inputs[i].stem = name.into();
-            number += 1;
+    for input in inputs.iter_mut() {
+        if let (Source::Path(path), true) = (&input.source, counts[&input.stem] > 1) {
+            input.stem = rename(input, path);
         }
     }
 }
@@ -128,8 +146,8 @@ mod tests {
         for name in ["b.wav", "a.mp3", "a.wav", "notes.txt", "sub/c.OGG"] {
             std::fs::write(at(name), b"").unwrap();
         }
-        let root = dir.path().display().to_string();
-        let stems = |arguments: &[String], recursive| {
+        let root = dir.path().to_owned();
+        let stems = |arguments: &[PathBuf], recursive| {
             expand(arguments, recursive)
                 .unwrap()
                 .iter()
@@ -137,14 +155,18 @@ mod tests {
                 .collect::<Vec<_>>()
         };
         assert_eq!(stems(&[root.clone()], true), ["a.mp3", "a.wav", "b", "sub/c"]);
-        assert_eq!(stems(&[format!("{root}/*.wav")], false), ["a", "b"]);
-        let twice = [format!("{root}/b.wav"), format!("{root}/b.wav")];
-        assert_eq!(stems(&twice, false), ["b.wav", "b.wav-2"]);
+        assert_eq!(stems(&[root.join("*.wav")], false), ["a", "b"]);
+        std::fs::write(at("sub/b.wav"), b"").unwrap();
+        let same_name = stems(&[root.join("b.wav"), root.join("sub/b.wav")], false);
+        assert!(same_name[0].ends_with("_b.wav") && same_name[1].ends_with("_sub_b.wav"), "{same_name:?}");
+        #[cfg(unix)]
+        {
+            std::os::unix::fs::symlink(at("b.wav"), at("sub/link.wav")).unwrap();
+            assert!(stems(&[root.join("sub")], true).contains(&"link".to_owned()));
+        }
         assert!(expand(&[root.clone()], false).unwrap_err().to_string().contains("--recursive"));
-        assert!(
-            expand(&[format!("{root}/*.zip")], false).unwrap_err().to_string().contains("matches no file")
-        );
+        assert!(expand(&[root.join("*.zip")], false).unwrap_err().to_string().contains("matches no file"));
         assert!(expand(&["-".into(), "-".into()], false).is_err());
-        assert_eq!(expand(&[format!("{root}/gone.wav")], false).unwrap().len(), 1);
+        assert_eq!(expand(&[root.join("gone.wav")], false).unwrap().len(), 1);
     }
 }

@@ -28,8 +28,9 @@ fn main() -> ExitCode {
         Command::Model(args) => model_command::run(args).map(|()| ExitCode::SUCCESS),
         Command::Plan(args) => plan_command::run(args).map(|()| ExitCode::SUCCESS),
         Command::Completions { shell } => {
-            clap_complete::generate(*shell, &mut Cli::command(), "wnw", &mut std::io::stdout());
-            Ok(ExitCode::SUCCESS)
+            let mut script = Vec::new();
+            clap_complete::generate(*shell, &mut Cli::command(), "wnw", &mut script);
+            outputs::print(&String::from_utf8_lossy(&script)).map(|()| ExitCode::SUCCESS)
         }
     };
     match result {
@@ -37,7 +38,7 @@ fn main() -> ExitCode {
         // The reader of our output went away, as `head` does: nothing is wrong.
         Err(error) if error.is_broken_pipe() => ExitCode::SUCCESS,
         Err(error) => {
-            eprintln!("wnw: {error}");
+            outputs::complain(&format!("wnw: {error}"));
             error.exit_code()
         }
     }

@@ -22,10 +22,11 @@ pub fn run(args: &ModelArgs) -> Result<(), CliError> {
 }
 
 /// Parts of the model that memory is counted by, by prefix of the canonical names.
-const PARTS: [(&str, &str); 4] = [
+const PARTS: [(&str, &str); 5] = [
     ("audio encoder", "audio_tower."),
     ("projector", "multi_modal_projector."),
-    ("embeddings and output", "language_model.model.embed_tokens."),
+    ("embeddings", "language_model.model.embed_tokens."),
+    ("output", "language_model.lm_head."),
     ("decoder", "language_model."),
 ];
 
@@ -40,11 +41,7 @@ fn parts(files: &ModelFiles) -> Vec<Part> {
     let mut out: Vec<Part> =
         PARTS.iter().map(|(name, _)| Part { name, tensors: 0, parameters: 0, bytes: 0 }).collect();
     for (name, view) in files.checkpoint.tensors() {
-        let part = if name.starts_with("language_model.lm_head.") { Some(2) } else { None };
-        let Some(part) = part.or_else(|| PARTS.iter().position(|(_, prefix)| name.starts_with(prefix)))
-        else {
-            continue;
-        };
+        let Some(part) = PARTS.iter().position(|(_, prefix)| name.starts_with(prefix)) else { continue };
         out[part].tensors += 1;
         out[part].parameters += view.elements() as u64;
         out[part].bytes += view.data().len() as u64;
@@ -124,11 +121,10 @@ fn as_text(files: &ModelFiles, tensors: bool) -> String {
         "q8_0",
     ]);
     for p in parts(files) {
-        // Encoder, projector and embeddings keep their type; only the decoder's layers are quantised.
-        let quantised = if p.name == "decoder" {
-            WeightDtype::Q8_0.matrix_bytes(1, p.parameters as usize)
-        } else {
-            p.bytes
+        // Encoder, projector and embeddings keep their type; the decoder's layers and output are quantised.
+        let quantised = match p.name {
+            "decoder" | "output" => WeightDtype::Q8_0.matrix_bytes(1, p.parameters as usize),
+            _ => p.bytes,
         };
         table.add_row([
             p.name.into(),

@@ -33,19 +33,30 @@ pub fn write_whole(path: &Path, contents: &str) -> Result<(), CliError> {
     let write = || -> io::Result<()> {
         let parent = path.parent().filter(|p| !p.as_os_str().is_empty()).unwrap_or(Path::new("."));
         std::fs::create_dir_all(parent)?;
-        let mut file = tempfile::Builder::new().prefix(".wnw-").suffix(".tmp").tempfile_in(parent)?;
+        let mut builder = tempfile::Builder::new();
+        // Temporary files are private by default; a result gets the permissions that any new file would.
+        #[cfg(unix)]
+        builder.permissions(std::os::unix::fs::PermissionsExt::from_mode(0o666));
+        let mut file = builder.prefix(".wnw-").suffix(".tmp").tempfile_in(parent)?;
         file.write_all(contents.as_bytes())?;
         file.as_file().sync_all()?;
-        // Temporary files are private; a result gets the permissions that any new file would.
-        #[cfg(unix)]
-        {
-            use std::os::unix::fs::PermissionsExt;
-            file.as_file().set_permissions(std::fs::Permissions::from_mode(0o644))?;
-        }
         file.persist(path).map_err(|e| e.error)?;
         Ok(())
     };
     write().map_err(|source| CliError::Write { path: path.into(), source })
+}
+
+/// Makes a directory for results and checks that files can be written there.
+pub fn prepare_directory(dir: &Path) -> Result<(), CliError> {
+    std::fs::create_dir_all(dir)
+        .and_then(|()| tempfile::Builder::new().prefix(".wnw-").tempfile_in(dir))
+        .map(drop)
+        .map_err(|source| CliError::Write { path: dir.into(), source })
+}
+
+/// Writes a line to standard error; when nobody reads it any more, there is nobody to tell.
+pub fn complain(line: &str) {
+    let _ = writeln!(io::stderr(), "{line}");
 }
 
 /// Writes text to standard output and passes it on at once.

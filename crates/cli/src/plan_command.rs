@@ -3,6 +3,7 @@
 use std::path::Path;
 
 use comfy_table::{Table, presets};
+use wnw_engine::Request;
 use wnw_model::config::VoxtralConfig;
 use wnw_model::{MemoryPlan, ModelFiles};
 
@@ -12,17 +13,22 @@ use crate::models;
 use crate::outputs::print;
 use crate::system::{bytes, clock};
 
-/// Tokens that the engine allows per second of audio unless told otherwise.
-const TOKENS_PER_SECOND: f64 = 12.0;
-
 /// Runs the command.
 pub fn run(args: &PlanArgs) -> Result<(), CliError> {
     let (config, limit) = architecture(&args.model.model)?;
     let duration = args.duration.as_secs_f64();
     let window = args.window.map_or(limit, |w| w.as_secs_f64()).min(duration);
     let windows = (duration / window).ceil().max(1.0) as u64;
-    let answer = (window * TOKENS_PER_SECOND) as u64;
+    let answer = Request::default().token_cap(window) as u64;
     let plan = MemoryPlan::new(&config, args.model.dtype, args.model.kv_dtype, window, answer);
+    let max = config.decoder.max_positions as u64;
+    if plan.positions > max {
+        let positions = plan.positions;
+        return Err(CliError::Usage(format!(
+            "--window: {} of audio needs {positions} positions, the model has {max}",
+            clock(window)
+        )));
+    }
     if args.json {
         let json = serde_json::json!({
             "model": args.model.model, "duration": duration, "windows": windows,
@@ -60,7 +66,8 @@ pub fn run(args: &PlanArgs) -> Result<(), CliError> {
 /// public, so that a plan needs no download.
 fn architecture(model: &str) -> Result<(VoxtralConfig, f64), CliError> {
     if !Path::new(model).exists() {
-        if let Some(config) = VoxtralConfig::released(model) {
+        let name = model.split('@').next().unwrap_or(model);
+        if let Some(config) = VoxtralConfig::released(name) {
             return Ok((config, 1800.0));
         }
     }

@@ -1,5 +1,6 @@
 //! Progress on standard error, when that is a terminal.
 
+use std::cell::Cell;
 use std::io::IsTerminal;
 
 use indicatif::{ProgressBar, ProgressStyle};
@@ -10,7 +11,8 @@ use crate::system::clock;
 /// One line of progress; does nothing when quiet or when standard error is not a terminal.
 pub struct Bar {
     bar: ProgressBar,
-    shares_terminal: bool,
+    /// Text has been written to the terminal that the bar would draw on: drawing would overwrite it.
+    yielded: Cell<bool>,
 }
 
 /// Steps of the bar.
@@ -29,11 +31,14 @@ impl Bar {
         {
             bar.set_style(style.progress_chars("=> "));
         }
-        Self { bar, shares_terminal: std::io::stdout().is_terminal() }
+        Self { bar, yielded: Cell::new(false) }
     }
 
     /// Shows a recording's progress; `total` is its duration in seconds when known.
     pub fn show(&self, name: &str, progress: &Progress, total: Option<f64>) {
+        if self.yielded.get() {
+            return;
+        }
         let inside = match progress.phase {
             Phase::Read => 0.0,
             Phase::Encode => ENCODE_SHARE * progress.fraction,
@@ -43,7 +48,6 @@ impl Bar {
             }
         };
         let done = progress.window_start + inside * progress.window_seconds;
-        let total = total.unwrap_or(progress.window_start + progress.window_seconds).max(1e-3);
         let message = match progress.phase {
             Phase::Read => "reading".into(),
             Phase::Encode => format!("encoding {}", clock(progress.audio_position())),
@@ -54,7 +58,10 @@ impl Bar {
         };
         self.bar.set_prefix(name.to_owned());
         self.bar.set_message(message);
-        self.bar.set_position(((done / total).min(1.0) * STEPS as f64) as u64);
+        // From a pipe the end is unknown, and with it the share and the remaining time.
+        if let Some(total) = total {
+            self.bar.set_position(((done / total.max(1e-3)).min(1.0) * STEPS as f64) as u64);
+        }
     }
 
     /// Shows a download's progress.
@@ -74,18 +81,25 @@ impl Bar {
 
     /// Restarts the clock for a new piece of work.
     pub fn restart(&self) {
+        self.yielded.set(false);
         self.bar.reset();
         self.bar.set_length(STEPS);
     }
 
-    /// Runs `print` with the bar out of the way.
-    pub fn around<T>(&self, print: impl FnOnce() -> T) -> T {
-        if self.shares_terminal { self.bar.suspend(print) } else { print() }
+    /// Takes the bar away for good when the text that now follows goes to the same terminal: the text itself shows the
+    /// progress. [`Bar::restart`] brings it back.
+    pub fn give_way(&self) {
+        if !self.yielded.get() && std::io::stdout().is_terminal() {
+            self.bar.finish_and_clear();
+            self.yielded.set(true);
+        }
     }
 
     /// Prints a line on standard error above the bar.
     pub fn line(&self, line: &str) {
-        self.bar.suspend(|| eprintln!("{line}"));
+        // Text that streams to the same terminal may stand in the middle of a line.
+        let start = if self.yielded.get() { "\n" } else { "" };
+        self.bar.suspend(|| crate::outputs::complain(&format!("{start}{line}")));
     }
 
     /// Removes the bar.

@@ -3,6 +3,7 @@
 use std::sync::atomic::{AtomicBool, Ordering};
 
 static INTERRUPTED: AtomicBool = AtomicBool::new(false);
+static LISTENING: AtomicBool = AtomicBool::new(false);
 
 /// Sets the number of computing threads. Must be called before any are started.
 pub fn set_threads(threads: Option<u16>) {
@@ -14,14 +15,23 @@ pub fn set_threads(threads: Option<u16>) {
     }
 }
 
-/// Makes Ctrl-C (and SIGTERM) ask the engine to stop; a second one ends the process at once.
+/// Makes Ctrl-C (and SIGTERM) ask the engine to stop while it works on a recording ([`while_listening`]); at any other
+/// time, and the second time, the process ends at once.
 pub fn install_interrupt_handler() {
     // Without a handler Ctrl-C still ends the process; nothing partial is ever left under a result's name.
     let _ = ctrlc::set_handler(|| {
-        if INTERRUPTED.swap(true, Ordering::Relaxed) {
+        if INTERRUPTED.swap(true, Ordering::Relaxed) || !LISTENING.load(Ordering::Relaxed) {
             std::process::exit(i32::from(crate::error::INTERRUPTED));
         }
     });
+}
+
+/// Runs `work`, which asks [`interrupted`] often.
+pub fn while_listening<T>(work: impl FnOnce() -> T) -> T {
+    LISTENING.store(true, Ordering::Relaxed);
+    let result = work();
+    LISTENING.store(false, Ordering::Relaxed);
+    result
 }
 
 /// Whether Ctrl-C was pressed.

@@ -12,9 +12,12 @@ use wnw_model::prompt::Task;
 use crate::args::{Format, TaskName, TranscribeArgs};
 use crate::error::CliError;
 use crate::inputs::{Input, expand};
-use crate::outputs::{JsonFailure, JsonTranscript, print, write_whole};
+use crate::outputs::{JsonFailure, JsonTranscript, complain, prepare_directory, print, write_whole};
 use crate::progress::Bar;
 use crate::{models, system};
+
+/// The default model would otherwise be taken for one that hears everything.
+const TINY_NOTE: &str = "wnw: note: the embedded model 'tiny' knows only the prompts that it was trained on; for real recordings give --model";
 
 /// Runs the command. Wrong flags and an unusable model are errors; a recording that fails is reported and the others
 /// go on.
@@ -27,6 +30,9 @@ pub fn run(args: &TranscribeArgs) -> Result<ExitCode, CliError> {
         ..DecodeOptions::default()
     };
     let inputs = expand(&args.files, args.recursive)?;
+    if let Some(dir) = &args.output_dir {
+        prepare_directory(dir)?;
+    }
     let bar = Bar::new(args.quiet);
     let mut batch = Batch {
         args,
@@ -50,7 +56,12 @@ pub fn run(args: &TranscribeArgs) -> Result<ExitCode, CliError> {
         }
         let engine = match &engine {
             Some(engine) => engine,
-            None => engine.insert(load(args, &batch.bar)?),
+            None => {
+                if args.model.model == models::TINY && !args.quiet {
+                    batch.bar.line(TINY_NOTE);
+                }
+                engine.insert(load(args, &batch.bar)?)
+            }
         };
         if several && batch.to_stdout && args.format == Format::Text {
             print(&format!("{}==> {} <==\n", if i > 0 { "\n" } else { "" }, input.name))?;
@@ -59,13 +70,14 @@ pub fn run(args: &TranscribeArgs) -> Result<ExitCode, CliError> {
             Ok(()) => batch.ok += 1,
             Err(CliError::Engine(EngineError::Cancelled)) => {
                 batch.bar.clear();
+                batch.print_json(several)?;
                 return Err(CliError::Interrupted);
             }
             Err(error) if error.is_broken_pipe() => return Err(error),
             Err(error) => {
                 let message = format!("{}: {}", input.name, strip_name(&error.to_string(), &input.name));
                 batch.bar.line(&format!("wnw: error: {message}"));
-                if batch.to_stdout && args.format == Format::Json {
+                if several && batch.to_stdout && args.format == Format::Json {
                     let failure = JsonFailure { file: &input.name, error: error.to_string() };
                     batch.array.push(serde_json::to_string_pretty(&failure)?);
                 }
@@ -77,8 +89,8 @@ pub fn run(args: &TranscribeArgs) -> Result<ExitCode, CliError> {
     batch.print_json(several)?;
     if several && !args.quiet {
         let (ok, skipped) = (batch.ok, batch.skipped);
-        eprintln!("{ok} transcribed, {skipped} skipped, {} failed", failed.len());
-        failed.iter().for_each(|name| eprintln!("  failed: {name}"));
+        complain(&format!("{ok} transcribed, {skipped} skipped, {} failed", failed.len()));
+        failed.iter().for_each(|name| complain(&format!("  failed: {name}")));
     }
     Ok(if failed.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
@@ -164,7 +176,7 @@ impl Batch<'_> {
         let duration = audio.info().duration;
         let stream_text = self.to_stdout && self.args.format == Format::Text;
         let mut output_error = None;
-        let result = engine.transcribe(audio, &self.request, &mut |event| {
+        let mut hear = |event| {
             if system::interrupted() {
                 return ControlFlow::Break(());
             }
@@ -172,7 +184,8 @@ impl Batch<'_> {
                 Event::Progress(progress) => self.bar.show(&input.name, &progress, duration),
                 Event::Warning(warning) => self.bar.line(&format!("wnw: warning: {}: {warning}", input.name)),
                 Event::Text(delta) if stream_text => {
-                    if let Err(error) = self.bar.around(|| print(&delta)) {
+                    self.bar.give_way();
+                    if let Err(error) = print(&delta) {
                         output_error = Some(error);
                         return ControlFlow::Break(());
                     }
@@ -180,16 +193,18 @@ impl Batch<'_> {
                 Event::Text(_) | Event::Started { .. } | Event::Finished(_) => {}
             }
             ControlFlow::Continue(())
-        });
+        };
+        let result = system::while_listening(|| engine.transcribe(audio, &self.request, &mut hear));
         if let Some(error) = output_error {
             return Err(error);
         }
         let transcript = result?;
         if stream_text {
-            self.bar.around(|| print("\n"))?;
+            print("\n")?;
         }
         if self.args.strict && transcript.finish_reason != FinishReason::Stop {
-            let reason = transcript.warnings.last().map_or_else(String::new, ToString::to_string);
+            let why = transcript.warnings.iter().find(|w| matches!(w.kind, "length" | "repetition"));
+            let reason = why.map_or_else(String::new, ToString::to_string);
             return Err(EngineError::Request(format!("incomplete: {reason}")).into());
         }
         self.deliver(input, &transcript, target)?;

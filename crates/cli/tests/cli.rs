@@ -95,7 +95,7 @@ fn wrong_usage_is_exit_code_2_and_names_the_flag() {
         (&["--dtype", "q3"], "q8_0"),
         (&["--kv", "magic"], "full"),
         (&["--kv-dtype", "int8"], "bf16"),
-        (&["--window", "-1"], "--window"),
+        (&["--window=-1"], "--window"),
         (&["--top-p", "0"], "--top-p"),
         (&["--temperature", "hot"], "--temperature"),
         (&["--tokens-per-second", "nan"], "--tokens-per-second"),
@@ -269,6 +269,17 @@ fn full_disks_and_closed_pipes() {
     let output = run(&["transcribe", "--max-new-tokens", "4", "--output-dir", &blocked, &file]);
     assert_eq!(output.status.code(), Some(1));
     assert!(stderr(&output).contains("cannot write"), "{}", stderr(&output));
+    assert!(
+        !stderr(&output).contains("real time"),
+        "found before the work, not after it: {}",
+        stderr(&output)
+    );
+    for command in [&["completions", "bash"][..], &["plan", "--duration", "1h"], &["model", "info", "tiny"]] {
+        let full = std::fs::OpenOptions::new().write(true).open("/dev/full").unwrap();
+        let output = wnw(command).stdout(full).output().unwrap();
+        assert_eq!(output.status.code(), Some(1), "{command:?}");
+        assert!(!stderr(&output).contains("panicked"), "{}", stderr(&output));
+    }
 
     let mut child = wnw(&["model", "info", "tiny", "--tensors"])
         .stdout(Stdio::piped())

@@ -17,7 +17,7 @@ use crate::sampling::{Sampler, Sampling};
 use crate::transcript::{FinishReason, Segment, Statistics, Timing, Transcript, Warning};
 use crate::window::Windower;
 
-const RATE: f64 = 16_000.0;
+const RATE: f64 = wnw_audio::SAMPLE_RATE as f64;
 /// A window whose samples all stay below this (−80 dB of full scale) is taken as silence and not given to the model,
 /// which would make up words for it.
 const SILENCE_PEAK: f32 = 1e-4;
@@ -35,7 +35,7 @@ pub enum EngineError {
     Model(#[from] ModelError),
     /// The model's output is not a number.
     #[error(
-        "the model's output is not finite at token {0}: the weights are damaged, or --dtype f16 overflows (use bf16)"
+        "the model's output is not finite at token {0}: the weights are damaged, or --kv-dtype f16 overflows (use bf16)"
     )]
     NotFinite(usize),
     /// A parameter of the request.
@@ -79,6 +79,13 @@ impl Default for Request {
             guard: Some(GuardConfig::default()),
             sampling: Sampling::Greedy,
         }
+    }
+}
+
+impl Request {
+    /// The default cap of generated tokens for a window of `seconds`.
+    pub fn token_cap(&self, seconds: f64) -> usize {
+        (seconds * self.tokens_per_second) as usize + SPARE_TOKENS
     }
 }
 
@@ -126,24 +133,20 @@ impl Engine {
             run.warn(sink, Warning { kind: "windows", message, start: None, end: None })?;
         }
         let mut windower = Windower::new(window_seconds);
-        let mut audio_warnings = 0;
         loop {
             let reading = Instant::now();
             let block = audio.next_block()?;
             run.timing.read += reading.elapsed().as_secs_f64();
-            for warning in &audio.warnings()[audio_warnings..] {
-                run.warn(
-                    sink,
-                    Warning { kind: "audio", message: warning.to_string(), start: None, end: None },
-                )?;
-            }
-            audio_warnings = audio.warnings().len();
             let Some(block) = block else { break };
             windower.push(&block);
             while let Some(window) = windower.next_full() {
                 run.window(&window, sink)?;
             }
             emit(sink, Event::Progress(run.progress(Phase::Read, 0.0, 0)))?;
+        }
+        // Only now are they complete: the losses of neighbouring packets are added up.
+        for warning in audio.warnings() {
+            run.warn(sink, Warning { kind: "audio", message: warning.to_string(), start: None, end: None })?;
         }
         let rest = windower.finish();
         if !rest.is_empty() {
@@ -243,6 +246,13 @@ impl<'a> Run<'a> {
 
     fn transcribe_window(&mut self, samples: &[f32], sink: Sink<'_>) -> Result<String, EngineError> {
         let (model, request) = (self.model, self.request);
+        // Before the encoder's work, not after it.
+        let prompt = model.prompt(&request.task, samples.len());
+        let n = prompt.ids.len();
+        let max = model.config().decoder.max_positions;
+        if n >= max {
+            return Err(ModelError::TooLong { positions: n + 1, max }.into());
+        }
         let clock = Instant::now();
         let audio = {
             let progress = self.progress(Phase::Encode, 0.0, 0);
@@ -254,7 +264,6 @@ impl<'a> Run<'a> {
         self.timing.encode += clock.elapsed().as_secs_f64();
 
         let clock = Instant::now();
-        let prompt = model.prompt(&request.task, samples.len());
         let decoder = model.decoder();
         let x = decoder.embed_prompt(&prompt, &audio)?;
         drop(audio);
@@ -270,10 +279,8 @@ impl<'a> Run<'a> {
         self.timing.prefill += clock.elapsed().as_secs_f64();
 
         let clock = Instant::now();
-        let n = prompt.ids.len();
-        let room = model.config().decoder.max_positions - n;
-        let by_rate = (samples.len() as f64 / RATE * request.tokens_per_second) as usize + SPARE_TOKENS;
-        let cap = request.max_new_tokens.unwrap_or(by_rate).min(room);
+        let wanted = request.max_new_tokens.unwrap_or(request.token_cap(samples.len() as f64 / RATE));
+        let cap = wanted.min(max - n);
         let mut sampler = Sampler::new(request.sampling);
         let mut guard = request.guard.map(RepetitionGuard::new);
         let mut decoder_text = TextDecoder::new(model.tokenizer());
@@ -292,7 +299,7 @@ impl<'a> Run<'a> {
                 break;
             }
             if tokens.len() >= cap {
-                outcome = Outcome::Length;
+                outcome = if cap < wanted { Outcome::Context } else { Outcome::Length };
                 break;
             }
             tokens.push(token);
@@ -363,6 +370,13 @@ impl<'a> Run<'a> {
                     "between {start:.1} s and {end:.1} s the cap of {n_tokens} tokens was reached before the model ended: text is missing; raise --max-new-tokens"
                 ),
             ),
+            Outcome::Context => (
+                "length",
+                FinishReason::Length,
+                format!(
+                    "between {start:.1} s and {end:.1} s the model's context was full after {n_tokens} tokens, before the model ended: text is missing; use a shorter --window"
+                ),
+            ),
             Outcome::Repetition(found) => {
                 let what = match found {
                     Repetition::Cycle { period, repeats } => {
@@ -417,7 +431,10 @@ impl<'a> Run<'a> {
 #[derive(Clone, Copy, Debug)]
 enum Outcome {
     Stop,
+    /// The cap of tokens.
     Length,
+    /// The positions that the model supports.
+    Context,
     Repetition(Repetition),
 }
 

@@ -1,9 +1,7 @@
 //! Choice of the next token.
 
-use serde::Serialize;
-
 /// How the next token is chosen.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub enum Sampling {
     /// The most likely token; ties go to the lower id.
     #[default]
@@ -34,7 +32,7 @@ impl Sampler {
         Self { sampling, state }
     }
 
-    /// The next token, or `None` when no logit is a number.
+    /// The next token, or `None` when a logit is not finite.
     pub fn pick(&mut self, logits: &[f32]) -> Option<u32> {
         let best = argmax(logits)?;
         let Sampling::TopP { temperature, top_p, .. } = self.sampling else { return Some(best as u32) };
@@ -74,15 +72,18 @@ impl Sampler {
     }
 }
 
-/// Index of the largest element that is a number; the first of equals.
+/// Index of the largest element, the first of equals; `None` when one is not finite.
 fn argmax(x: &[f32]) -> Option<usize> {
     let mut best: Option<usize> = None;
     for (i, value) in x.iter().enumerate() {
-        if !value.is_nan() && best.is_none_or(|b| *value > x[b]) {
+        if !value.is_finite() {
+            return None;
+        }
+        if best.is_none_or(|b| *value > x[b]) {
             best = Some(i);
         }
     }
-    best.filter(|b| x[*b].is_finite())
+    best
 }
 
 #[cfg(test)]
@@ -92,8 +93,8 @@ mod tests {
     #[test]
     fn greedy_takes_the_first_of_the_best_and_refuses_nonsense() {
         let mut sampler = Sampler::new(Sampling::Greedy);
-        assert_eq!(sampler.pick(&[0.0, 3.0, 3.0, f32::NAN]), Some(1));
-        assert_eq!(sampler.pick(&[f32::NAN, f32::NAN]), None);
+        assert_eq!(sampler.pick(&[0.0, 3.0, 3.0, -1.0]), Some(1));
+        assert_eq!(sampler.pick(&[0.0, f32::NAN, 1.0]), None);
         assert_eq!(sampler.pick(&[f32::INFINITY, 0.0]), None);
         assert_eq!(sampler.pick(&[]), None);
     }

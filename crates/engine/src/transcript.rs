@@ -48,7 +48,7 @@ pub struct Segment {
     pub text: String,
 }
 
-/// Counts that are the same for the same input, flags and thread count.
+/// Counts; the same for the same input and flags.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
 pub struct Statistics {
     /// Windows that the recording was cut into.

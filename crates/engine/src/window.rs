@@ -1,7 +1,7 @@
 //! Cutting a recording into stretches that the model takes in one pass.
 
 /// Rate of all samples.
-const RATE: usize = 16_000;
+const RATE: usize = wnw_audio::SAMPLE_RATE as usize;
 /// Length of the stretch whose loudness decides where to cut: as long as a pause between sentences.
 const PAUSE_SECONDS: f64 = 0.3;
 /// Step of the search.

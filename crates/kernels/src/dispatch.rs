@@ -23,11 +23,16 @@ pub fn isa() -> Isa {
                 && is_x86_feature_detected!("avx512bw")
                 && is_x86_feature_detected!("avx512dq")
                 && is_x86_feature_detected!("avx512vl")
+                && is_x86_feature_detected!("avx2")
                 && is_x86_feature_detected!("fma")
+                && is_x86_feature_detected!("f16c")
             {
                 return Isa::Avx512;
             }
-            if is_x86_feature_detected!("avx2") && is_x86_feature_detected!("fma") {
+            if is_x86_feature_detected!("avx2")
+                && is_x86_feature_detected!("fma")
+                && is_x86_feature_detected!("f16c")
+            {
                 return Isa::Avx2;
             }
         }
@@ -46,9 +51,8 @@ macro_rules! kernel {
         }
 
         /// The same kernel with the instruction set given (one that the processor lacks falls back to the portable one).
-        #[doc(hidden)]
         #[inline]
-        pub fn $with $(<$g: $bound>)? (isa: $crate::Isa, $($arg: $ty),*) $(-> $ret)? {
+        pub(crate) fn $with $(<$g: $bound>)? (isa: $crate::Isa, $($arg: $ty),*) $(-> $ret)? {
             #[cfg(target_arch = "x86_64")]
             {
                 #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx2,fma,f16c")]

@@ -26,22 +26,46 @@ pub fn half_linear<T: KvElement>(x: &[f32], w: &[T], m: usize, n: usize, k: usiz
         out.par_chunks_mut(TILE).zip(w.par_chunks(TILE * k)).for_each(|(out, w)| matvec(w, x, out));
         return;
     }
-    let out = RowsPtr(out.as_mut_ptr());
-    w.par_chunks(TILE * k).enumerate().for_each(|(tile, w)| {
-        let rows = w.len() / k;
-        let mut result = vec![0f32; m * rows]; // (m, rows)
-        if m <= MAX_DIRECT_ROWS {
+    if m <= MAX_DIRECT_ROWS {
+        return tiled(m, n, out, |first, rows, result| {
+            let w = &w[first * k..(first + rows) * k];
             for (x, result) in x.chunks_exact(k).zip(result.chunks_exact_mut(rows)) {
                 matvec(w, x, result);
             }
-        } else {
-            let mut wide = vec![0f32; w.len()];
-            widen(w, &mut wide);
-            matmul_transposed(x, &wide, m, rows, k, &mut result);
-        }
+        });
+    }
+    tiled_linear(x, m, n, k, out, |first, wide| widen(&w[first * k..first * k + wide.len()], wide));
+}
+
+/// `out = x · wᵀ` for weights in any form: `rows_to_f32(first, wide)` fills `wide`, `(rows, k)`, with the rows of `w` from
+/// `first` on. Each row is asked for once; for many activation rows its conversion costs little.
+pub fn tiled_linear(
+    x: &[f32],
+    m: usize,
+    n: usize,
+    k: usize,
+    out: &mut [f32],
+    rows_to_f32: impl Fn(usize, &mut [f32]) + Sync,
+) {
+    tiled(m, n, out, |first, rows, result| {
+        let mut wide = vec![0f32; rows * k];
+        rows_to_f32(first, &mut wide);
+        matmul_transposed(x, &wide, m, rows, k, result);
+    });
+}
+
+/// Computes `out`, `(m, n)`, in parallel by tiles of columns: `tile(first, rows, result)` fills `result`, `(m, rows)`, with
+/// columns `first .. first + rows`.
+fn tiled(m: usize, n: usize, out: &mut [f32], tile: impl Fn(usize, usize, &mut [f32]) + Sync) {
+    assert_eq!(out.len(), m * n, "linear layer: output");
+    let out = RowsPtr(out.as_mut_ptr());
+    (0..n.div_ceil(TILE)).into_par_iter().for_each(|t| {
+        let (first, rows) = (t * TILE, TILE.min(n - t * TILE));
+        let mut result = vec![0f32; m * rows]; // (m, rows)
+        tile(first, rows, &mut result);
         for (i, result) in result.chunks_exact(rows).enumerate() {
-            // SAFETY: `out` is (m, n) and tile `tile` alone writes columns tile·TILE .. tile·TILE + rows of each row.
-            let target = unsafe { std::slice::from_raw_parts_mut(out.get().add(i * n + tile * TILE), rows) };
+            // SAFETY: `out` is (m, n), as asserted above, and this task alone writes columns first .. first + rows.
+            let target = unsafe { std::slice::from_raw_parts_mut(out.get().add(i * n + first), rows) };
             target.copy_from_slice(result);
         }
     });
@@ -49,7 +73,7 @@ pub fn half_linear<T: KvElement>(x: &[f32], w: &[T], m: usize, n: usize, k: usiz
 
 /// A pointer that tasks may share because each writes its own columns.
 struct RowsPtr(*mut f32);
-// SAFETY: see the write in `half_linear`: the column ranges of the tasks are disjoint.
+// SAFETY: see the write in `tiled`: the column ranges of the tasks are disjoint.
 unsafe impl Sync for RowsPtr {}
 impl RowsPtr {
     fn get(&self) -> *mut f32 {
@@ -79,8 +103,24 @@ fn matvec_body<M: MulAdd, T: KvElement>(m: M, w: &[T], x: &[f32], out: &mut [f32
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::Isa;
     use half::{bf16, f16};
     use proptest::prelude::*;
+
+    #[test]
+    fn every_instruction_set_multiplies_alike() {
+        let (n, k) = (7, 37);
+        let x: Vec<f32> = (0..k).map(|i| (i as f32 * 0.3).sin()).collect();
+        let w: Vec<bf16> = (0..n * k).map(|i| bf16::from_f32((i as f32 * 0.7).cos())).collect();
+        for isa in [Isa::Portable, Isa::Avx2, Isa::Avx512] {
+            let mut out = vec![f32::NAN; n];
+            matvec_with(isa, &w, &x, &mut out);
+            for (r, out) in out.iter().enumerate() {
+                let exact: f64 = (0..k).map(|d| f64::from(w[r * k + d].widen()) * f64::from(x[d])).sum();
+                assert!((f64::from(*out) - exact).abs() < 1e-5, "{isa:?}");
+            }
+        }
+    }
 
     fn check<T: KvElement>(m: usize, n: usize, k: usize) {
         let x: Vec<f32> = (0..m * k).map(|i| ((i * 37 % 101) as f32 - 50.0) / 50.0).collect();

@@ -3,8 +3,8 @@
 //! Everything here works on plain slices in row-major order, so that the KV store and its policies stay free of any
 //! machine-learning framework. Each elementwise or dot kernel is written once, as ordinary Rust over fixed-width
 //! accumulators, and compiled three times: for AVX-512, for AVX2 with FMA, and for the baseline of the target. The
-//! best one that the processor has is chosen at run time ([`isa`]). The three agree within rounding: only the
-//! contraction of multiply-add and the order of the partial sums differ.
+//! best one that the processor has is chosen at run time ([`isa`]). The three agree within rounding: the order of the
+//! sums is the same, only the contraction of multiply-add differs.
 //!
 //! Matrix products of more than a few rows go to the `gemm` crate; half-precision weights are widened tile by tile
 //! ([`half_linear`]) so that a bf16 checkpoint is read once and never expanded in memory.
@@ -17,5 +17,5 @@ pub mod numeric;
 pub mod vector;
 
 pub use dispatch::{Isa, isa};
-pub use half_linear::half_linear;
+pub use half_linear::{half_linear, tiled_linear};
 pub use numeric::KvElement;

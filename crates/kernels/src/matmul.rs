@@ -29,13 +29,13 @@ impl<'a> MatRef<'a> {
 /// `out_stride` apart.
 pub fn matmul_abt(a: MatRef<'_>, b: MatRef<'_>, alpha: f32, out: &mut [f32], out_stride: usize) {
     assert_eq!(a.cols, b.cols, "matmul_abt: inner sizes");
-    product(a, b, true, alpha, 0.0, out, out_stride, Parallelism::None);
+    product(a, b, true, alpha, 0.0, out, out_stride);
 }
 
 /// `out = a · b + beta · out` on the calling thread: `a` is `(m, k)`, `b` is `(k, n)`.
 pub fn matmul_ab(a: MatRef<'_>, b: MatRef<'_>, beta: f32, out: &mut [f32], out_stride: usize) {
     assert_eq!(a.cols, b.rows, "matmul_ab: inner sizes");
-    product(a, b, false, 1.0, beta, out, out_stride, Parallelism::None);
+    product(a, b, false, 1.0, beta, out, out_stride);
 }
 
 /// `out = x · wᵀ` on the calling thread: `x` is `(m, k)`, `w` is `(n, k)`, `out` is `(m, n)`, all contiguous.
@@ -43,7 +43,6 @@ pub fn matmul_transposed(x: &[f32], w: &[f32], m: usize, n: usize, k: usize, out
     matmul_abt(MatRef::new(x, m, k, k), MatRef::new(w, n, k, k), 1.0, out, n);
 }
 
-#[allow(clippy::too_many_arguments)]
 fn product(
     a: MatRef<'_>,
     b: MatRef<'_>,
@@ -52,7 +51,6 @@ fn product(
     beta: f32,
     out: &mut [f32],
     out_stride: usize,
-    parallelism: Parallelism,
 ) {
     let (m, k) = (a.rows, a.cols);
     let n = if transpose_b { b.rows } else { b.cols };
@@ -83,7 +81,7 @@ fn product(
             false,
             false,
             false,
-            parallelism,
+            Parallelism::None,
         );
     }
 }

@@ -8,7 +8,7 @@ pub trait KvElement: Copy + Send + Sync + 'static {
     fn widen(self) -> f32;
     /// Rounds to nearest even.
     fn narrow(x: f32) -> Self;
-    /// The value that freed memory is filled with in debug builds.
+    /// The value that memory is filled with before it is written, so that a stale read shows.
     const NAN: Self;
 }
 

@@ -165,7 +165,7 @@ pub fn attend_pieces<'a, T: KvElement>(
     out: &mut [f32],
 ) {
     let g = q.len() / head_dim;
-    weights.clear();
+    // Every element is overwritten below, so only growth costs anything.
     weights.resize(g * n, 0.0);
     let mut at = 0;
     for (k, _) in pieces.clone() {

@@ -6,7 +6,7 @@
 //!
 //! Only *audio* rows may ever be dropped: the text of the prompt and of the answer always stays. Each KV head has its
 //! own list of resident rows, so heads may keep different amounts ("ragged"). Keys are stored after rotary embedding,
-//! so attention needs no positions; the store keeps them for accounting and for policies.
+//! so attention needs no positions.
 
 pub mod attention;
 mod layout;

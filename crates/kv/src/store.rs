@@ -178,14 +178,14 @@ impl KvStore {
             let one = |(((head, weights), q), out): (((&HeadRows, &mut Vec<f32>), &[f32]), &mut [f32])| {
                 attend_pieces(q, pieces(pool, head), head.len, head_dim, scale, weights, out);
             };
-            let (weights, q, out) = (&mut self.weights, q.chunks_exact(group), out.chunks_exact_mut(group));
+            let weights = &mut self.weights;
             // Splitting across threads costs microseconds: worth it only when the rows take longer to read.
             let rows: usize = heads.iter().map(|h| h.len).sum();
             if rows * head_dim < PARALLEL_FROM {
-                heads.iter().zip(weights).zip(q).zip(out).for_each(one);
+                heads.iter().zip(weights).zip(q.chunks_exact(group)).zip(out.chunks_exact_mut(group)).for_each(one);
             } else {
-                let work: Vec<_> = heads.iter().zip(weights).zip(q).zip(out).collect();
-                work.into_par_iter().for_each(one);
+                let (q, out) = (q.par_chunks_exact(group), out.par_chunks_exact_mut(group));
+                heads.par_iter().zip(weights).zip(q).zip(out).for_each(one);
             }
         });
         Ok(())

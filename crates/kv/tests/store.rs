@@ -141,6 +141,26 @@ proptest! {
     }
 }
 
+/// Enough rows that the heads are shared out between threads.
+#[test]
+fn many_rows_give_the_same_as_plain_attention() {
+    let shape = KvShape { n_layers: 1, n_q_heads: 4, n_kv_heads: 2, head_dim: 128 };
+    let layout = layout(2, 900, 0, 0, 3);
+    let mut filled = fill(shape, KvDtype::Bf16, &layout, &mut Full, 3);
+    let q = noise(4 * 128, 9);
+    let mut out = vec![f32::NAN; q.len()];
+    filled.store.attend(0, &q, 0.1, &mut out).unwrap();
+    for h in 0..2 {
+        let rows = h * 905 * 128..(h + 1) * 905 * 128;
+        let half = |x: &[f32]| x[rows.clone()].iter().map(|x| bf16::from_f32(*x)).collect::<Vec<_>>();
+        let (k, v) = (half(&filled.k[0]), half(&filled.v[0]));
+        let (mut weights, mut plain) = (Vec::new(), vec![f32::NAN; 256]);
+        let pieces = k.chunks(PAGE_ROWS * 128).zip(v.chunks(PAGE_ROWS * 128));
+        attend_pieces(&q[h * 256..][..256], pieces, 905, 128, 0.1, &mut weights, &mut plain);
+        assert_eq!(out[h * 256..][..256], plain);
+    }
+}
+
 #[test]
 fn layers_out_of_order_and_broken_selections_are_refused() {
     let shape = KvShape { n_layers: 2, n_q_heads: 2, n_kv_heads: 2, head_dim: 4 };

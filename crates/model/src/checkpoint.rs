@@ -6,7 +6,7 @@
 //! `language_model.…`).
 
 use std::borrow::Cow;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs::File;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -200,7 +200,7 @@ impl Checkpoint {
         for path in files {
             let io = |source| CheckpointError::Io { path: path.clone(), source };
             let file = File::open(path).map_err(io)?;
-            // SAFETY: the map is read-only and private to this process. As with every memory-mapped model, the file
+            // SAFETY: the map is read-only. As with every memory-mapped model, the file
             // must not be truncated while the program runs; the program itself never writes to checkpoints.
             let map = unsafe { Mmap::map(&file) }.map_err(io)?;
             read_file(path, Bytes::Mapped(Arc::new(map)), naming, &mut tensors)?;
@@ -213,20 +213,16 @@ impl Checkpoint {
         self.naming
     }
 
-    /// The directory, or the name of an embedded model.
-    pub fn path(&self) -> &Path {
-        &self.path
-    }
-
     /// All tensors with their canonical names, sorted.
     pub fn tensors(&self) -> impl Iterator<Item = (&str, &TensorView)> {
         self.tensors.iter().map(|(name, view)| (name.as_str(), view))
     }
 
-    /// Checks that the checkpoint holds exactly `expected` (canonical names and shapes), apart from `optional` names,
-    /// and that every element type is a weight's. After this, [`Checkpoint::get`] cannot fail for those names.
-    pub fn check(&self, expected: &[(String, Vec<usize>)], optional: &[&str]) -> Result<(), CheckpointError> {
+    /// Checks that the checkpoint holds exactly `expected` (canonical names and shapes), and that every element type is
+    /// a weight's. After this, [`Checkpoint::get`] cannot fail for those names.
+    pub fn check(&self, expected: &[(String, Vec<usize>)]) -> Result<(), CheckpointError> {
         const SHOWN: usize = 6;
+        let known: BTreeSet<&str> = expected.iter().map(|(name, _)| name.as_str()).collect();
         let mut lines: Vec<String> = Vec::new();
         let mut hidden = 0;
         let mut add = |line: String| if lines.len() < SHOWN { lines.push(line) } else { hidden += 1 };
@@ -243,7 +239,7 @@ impl Checkpoint {
             }
         }
         for (name, view) in &self.tensors {
-            if !optional.contains(&name.as_str()) && !expected.iter().any(|(e, _)| e == name) {
+            if !known.contains(name.as_str()) {
                 add(format!("unexpected: {} {:?}", view.name, view.shape));
             }
         }
@@ -281,6 +277,9 @@ fn read_file(
 ) -> Result<(), CheckpointError> {
     let malformed = |reason: String| CheckpointError::Malformed { path: path.into(), reason };
     let slice = bytes.as_slice();
+    if slice.starts_with(b"version https://git-lfs") {
+        return Err(malformed("it is a Git LFS pointer; run 'git lfs pull' in the directory".into()));
+    }
     // Validates that the header is JSON, that the stretches are contiguous, fit the element types and end with the file.
     let (header, metadata) = SafeTensors::read_metadata(slice).map_err(|e| malformed(e.to_string()))?;
     for (name, info) in metadata.tensors() {
@@ -416,6 +415,9 @@ mod tests {
         let open = || Checkpoint::open(dir.path()).err().map(|e| e.to_string()).unwrap_or_default();
         assert!(open().contains("no weights here"));
         let weights = dir.path().join("model.safetensors");
+        let pointer = b"version https://git-lfs.github.com/spec/v1\noid sha256:0\nsize 1\n";
+        std::fs::write(&weights, pointer).unwrap();
+        assert!(open().contains("git lfs pull"), "{}", open());
         for bytes in [&b""[..], b"\x08", b"\xff\xff\xff\xff\xff\xff\xff\xff{}", b"\x02\0\0\0\0\0\0\0{]"] {
             std::fs::write(&weights, bytes).unwrap();
             assert!(open().contains("model.safetensors"), "{bytes:?}: {}", open());
@@ -427,9 +429,9 @@ mod tests {
         std::fs::write(&weights, &bytes).unwrap();
         let checkpoint = Checkpoint::open(dir.path()).unwrap();
         let wanted = [("a".to_owned(), vec![3]), ("b".to_owned(), vec![1])];
-        let report = checkpoint.check(&wanted, &[]).unwrap_err().to_string();
+        let report = checkpoint.check(&wanted).unwrap_err().to_string();
         assert!(report.contains("misshapen: a is [2]") && report.contains("missing: b"), "{report}");
-        assert!(checkpoint.check(&[], &[]).unwrap_err().to_string().contains("unexpected: a"));
+        assert!(checkpoint.check(&[]).unwrap_err().to_string().contains("unexpected: a"));
 
         let index = dir.path().join("model.safetensors.index.json");
         for (json, says) in [

@@ -4,6 +4,7 @@ use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
 use thiserror::Error;
+use wnw_kv::KvShape;
 
 /// Why a configuration cannot be used.
 #[derive(Debug, Error)]
@@ -210,8 +211,21 @@ struct DownsampleArgs {
 const LLAMA_ROPE_THETA: f64 = 10_000.0;
 /// Encoder frames per audio token of every Voxtral so far.
 const DOWNSAMPLE: usize = 4;
+const REALTIME: &str = "a Voxtral Realtime checkpoint (causal encoder, one step per 80 ms)";
 const USE_2507: &str =
     "use Voxtral-Mini-3B-2507 or Voxtral-Small-24B-2507, or another VoxtralForConditionalGeneration";
+
+impl DecoderConfig {
+    /// Head counts and sizes of the cache.
+    pub fn kv_shape(&self) -> KvShape {
+        KvShape {
+            n_layers: self.n_layers,
+            n_q_heads: self.n_q_heads,
+            n_kv_heads: self.n_kv_heads,
+            head_dim: self.head_dim,
+        }
+    }
+}
 
 impl VoxtralConfig {
     /// Parses Hugging Face's `config.json`; `path` is for messages.
@@ -220,9 +234,7 @@ impl VoxtralConfig {
         let kind = config.model_type.as_deref().unwrap_or("a model without model_type");
         if kind != "voxtral" {
             let what = match (kind, &config.architectures) {
-                ("voxtral_realtime", _) => {
-                    "a Voxtral Realtime checkpoint (causal encoder, one step per 80 ms)".into()
-                }
+                ("voxtral_realtime", _) => REALTIME.into(),
                 ("voxtral_tts", _) => "a Voxtral TTS checkpoint".into(),
                 (kind, Some(names)) if !names.is_empty() => format!("'{kind}' ({})", names.join(", ")),
                 (kind, _) => format!("'{kind}'"),
@@ -300,7 +312,7 @@ impl VoxtralConfig {
             || encoding.as_ref().is_some_and(|e| e.global_log_mel_max.is_some())
             || params.rest.contains_key("ada_rms_norm_t_cond");
         if realtime {
-            let what = "a Voxtral Realtime checkpoint (causal encoder, one step per 80 ms)".into();
+            let what = REALTIME.into();
             return Err(ConfigError::WrongModel { path: path.into(), what, hint: USE_2507 });
         }
         let downsample = downsample_args.map_or(DOWNSAMPLE, |d| d.downsample_factor);
@@ -404,6 +416,15 @@ impl VoxtralConfig {
         if d.head_dim % 2 != 0 {
             return bad(format!("head_dim {} is odd; rotary embedding needs pairs", d.head_dim));
         }
+        if e.n_mels != 128 || e.max_positions != 1500 {
+            let (mels, positions) = (e.n_mels, e.max_positions);
+            return bad(format!(
+                "{mels} mel bins and {positions} encoder positions; Voxtral's are 128 and 1500"
+            ));
+        }
+        if e.n_layers.max(d.n_layers) > 1024 {
+            return bad(format!("{} layers; at most 1024 are supported", e.n_layers.max(d.n_layers)));
+        }
         if e.n_heads * e.head_dim != e.hidden_size {
             return bad(format!(
                 "encoder: {} heads × {} ≠ hidden size {}",
@@ -499,6 +520,9 @@ mod tests {
             (r#""num_key_value_heads":8"#, r#""num_key_value_heads":0"#, "KV heads is 0"),
             (r#""head_dim":128"#, r#""head_dim":127"#, "odd"),
             (r#""hidden_size":1280"#, r#""hidden_size":9999999999"#, "must be 1 to"),
+            (r#""num_mel_bins":128"#, r#""num_mel_bins":80"#, "80 mel bins"),
+            (r#""max_source_positions":1500"#, r#""max_source_positions":3000"#, "3000 encoder positions"),
+            (r#""num_hidden_layers":40"#, r#""num_hidden_layers":1048576"#, "at most 1024"),
             (r#""hidden_act":"silu""#, r#""hidden_act":"relu""#, "'relu'"),
             (r#""sliding_window":null"#, r#""sliding_window":4096"#, "sliding_window"),
             (r#""rope_scaling":null"#, r#""rope_scaling":{"rope_type":"yarn"}"#, "yarn"),

@@ -151,13 +151,7 @@ impl Decoder {
 
     /// Head counts and sizes of the cache that this decoder fills.
     pub fn kv_shape(&self) -> KvShape {
-        let d = &self.config;
-        KvShape {
-            n_layers: d.n_layers,
-            n_q_heads: d.n_q_heads,
-            n_kv_heads: d.n_kv_heads,
-            head_dim: d.head_dim,
-        }
+        self.config.kv_shape()
     }
 
     /// Width of the residual stream.
@@ -235,7 +229,7 @@ impl Decoder {
         let mut gate = vec![0.0; rows * self.config.intermediate_size];
         let mut up = vec![0.0; rows * self.config.intermediate_size];
         let blocks = n.div_ceil(BLOCK);
-        let mut state = PrefillProgress { done: 0, total: self.layers.len() * blocks };
+        let mut state = PrefillProgress { done: 0, total: 2 * self.layers.len() * blocks };
 
         for (l, layer) in self.layers.iter().enumerate() {
             for first in (0..n).step_by(BLOCK) {
@@ -253,6 +247,10 @@ impl Decoder {
                             target[(head * n + first + i) * hd..][..hd].copy_from_slice(row);
                         }
                     }
+                }
+                state.done += 1;
+                if progress(state).is_break() {
+                    return Err(ModelError::Cancelled);
                 }
             }
             // Above the last layer only the wanted positions are read.

@@ -3,6 +3,8 @@
 //! The encoder is Whisper's (Radford et al. 2022): two convolutions, sinusoidal positions, pre-norm transformer layers
 //! with full attention inside the chunk. Chunks do not see each other, so memory is bounded by one chunk.
 
+use std::ops::ControlFlow;
+
 use rayon::prelude::*;
 use wnw_kernels::elementwise::{add, gelu, layer_norm};
 use wnw_kv::attention::{Mask, PrefillShape, prefill_attention};
@@ -102,8 +104,7 @@ pub(crate) fn expected_tensors(config: &VoxtralConfig, naming: Naming) -> Vec<(S
 }
 
 impl AudioEncoder {
-    /// Takes its tensors from a checked checkpoint; linear layers are held in `dtype` (f32 or bf16: activations of the
-    /// real encoder exceed what narrower types hold).
+    /// Takes its tensors from a checked checkpoint; linear layers are held in `dtype`; activations are always f32.
     pub(crate) fn load(
         checkpoint: &Checkpoint,
         config: &VoxtralConfig,
@@ -153,8 +154,14 @@ impl AudioEncoder {
     }
 
     /// Encodes one chunk: `mel` holds `n_mels` rows of [`AudioEncoder::frames_per_chunk`] frames, `stride` apart.
-    /// Returns `(max_positions, hidden_size)`.
-    pub fn encode(&self, mel: &[f32], stride: usize) -> Result<Vec<f32>, ModelError> {
+    /// Returns `(max_positions, hidden_size)`. `after_layer` is called after every layer; when it breaks, the encoding ends
+    /// with [`ModelError::Cancelled`].
+    pub fn encode(
+        &self,
+        mel: &[f32],
+        stride: usize,
+        after_layer: &mut dyn FnMut() -> ControlFlow<()>,
+    ) -> Result<Vec<f32>, ModelError> {
         let e = &self.config.encoder;
         let (frames, t, d) = (self.frames_per_chunk(), e.max_positions, e.hidden_size);
         if stride < frames || mel.len() < (e.n_mels - 1) * stride + frames {
@@ -196,6 +203,9 @@ impl AudioEncoder {
             gelu_rows(&mut inner);
             layer.fc2.forward(&inner, &mut branch)?;
             add(&mut x, &branch);
+            if after_layer().is_break() {
+                return Err(ModelError::Cancelled);
+            }
         }
         self.final_norm.apply(&x, &mut norm);
         Ok(norm)
@@ -252,15 +262,16 @@ fn gelu_rows(x: &mut [f32]) {
     x.par_chunks_mut(1 << 14).for_each(gelu);
 }
 
-/// Whisper's table of positions, `(length, channels)`: sines of geometrically spaced frequencies, then cosines.
+/// Whisper's table of positions, `(length, channels)`: sines of geometrically spaced frequencies, then cosines; formed in
+/// f32 throughout, as the reference does.
 fn sinusoids(length: usize, channels: usize) -> Vec<f32> {
     let half = channels / 2;
-    let step = 10_000f64.ln() / (half as f64 - 1.0).max(1.0);
+    let step = (10_000f64.ln() / (half as f64 - 1.0).max(1.0)) as f32;
     let mut out = Vec::with_capacity(length * channels);
     for p in 0..length {
-        let angle = |i: usize| p as f64 * (-step * i as f64).exp();
-        out.extend((0..half).map(|i| angle(i).sin() as f32));
-        out.extend((0..half).map(|i| angle(i).cos() as f32));
+        let angle = |i: usize| p as f32 * (-step * i as f32).exp();
+        out.extend((0..half).map(|i| angle(i).sin()));
+        out.extend((0..half).map(|i| angle(i).cos()));
     }
     out
 }

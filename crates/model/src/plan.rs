@@ -1,7 +1,7 @@
 //! What a recording will need, from the configuration alone.
 
 use serde::Serialize;
-use wnw_kv::{KvDtype, KvShape};
+use wnw_kv::KvDtype;
 
 use crate::config::VoxtralConfig;
 use crate::linear::WeightDtype;
@@ -46,8 +46,9 @@ impl MemoryPlan {
         let (e, d) = (&config.encoder, &config.decoder);
         let chunks = (seconds / 30.0).ceil().max(1.0) as u64;
         let prompt = chunks * config.tokens_per_chunk() as u64 + TEXT_POSITIONS;
-        let positions = prompt + max_new_tokens;
+        let positions = (prompt + max_new_tokens).min(d.max_positions as u64).max(prompt);
 
+        // What `ModelFiles::load_parts` chooses for a bf16 checkpoint.
         let encoder_dtype = if dtype == WeightDtype::F32 { WeightDtype::F32 } else { WeightDtype::Bf16 };
         let m = |dtype: WeightDtype, n: usize, k: usize| dtype.matrix_bytes(n, k);
         let (w, i) = (e.hidden_size, e.intermediate_size);
@@ -64,13 +65,7 @@ impl MemoryPlan {
             m(dtype, q, h) + 2 * m(dtype, kv, h) + m(dtype, h, q) + 3 * m(dtype, d.intermediate_size, h);
         let decoder_weights = d.n_layers as u64 * decoder_layer + m(dtype, d.vocab_size, h);
 
-        let shape = KvShape {
-            n_layers: d.n_layers,
-            n_q_heads: d.n_q_heads,
-            n_kv_heads: d.n_kv_heads,
-            head_dim: d.head_dim,
-        };
-        let kv_bytes = positions * shape.bytes_per_position(kv_dtype);
+        let kv_bytes = positions * d.kv_shape().bytes_per_position(kv_dtype);
         let prefill = prompt * (h as u64 + 2 * kv as u64 + d.head_dim as u64) * 4;
         let mel = chunks * 3000 * e.n_mels as u64 * 4;
         let chunk = (e.max_positions * (7 * w + i) + 3 * 2 * e.max_positions * e.n_mels.max(w)) as u64 * 4;

@@ -9,7 +9,8 @@ use wnw_kv::PromptLayout;
 
 use crate::tekken::{Tekken, TekkenError};
 
-/// Languages that Voxtral was trained for (model card of the 2507 release), with the names that instructions use.
+/// Languages of Voxtral, with the names that instructions use: the eight of the 2507 release's model card, and Arabic,
+/// which vLLM lists too.
 pub const LANGUAGES: [(&str, &str); 9] = [
     ("en", "English"),
     ("fr", "French"),
@@ -151,16 +152,20 @@ impl ControlTokens {
             }
         }
         prompt.ids.push(self.inst_end);
-        // The stretches were made in order above, so this cannot fail.
-        prompt.layout = PromptLayout::new(prompt.ids.len(), audio).unwrap_or_default();
+        prompt.layout = layout(prompt.ids.len(), audio);
         prompt
     }
+}
+
+/// A layout of stretches that were made in order.
+fn layout(len: usize, audio: Vec<std::ops::Range<usize>>) -> PromptLayout {
+    PromptLayout::new(len, audio).expect("stretches are made in order and inside the prompt")
 }
 
 impl Prompt {
     /// The same prompt with a layout that covers tokens appended since.
     fn with_layout(mut self) -> Self {
-        self.layout = PromptLayout::new(self.ids.len(), self.layout.audio().to_vec()).unwrap_or_default();
+        self.layout = layout(self.ids.len(), self.layout.audio().to_vec());
         self
     }
 }

@@ -3,12 +3,13 @@
 use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
 
+use safetensors::Dtype;
 use serde::Deserialize;
 use thiserror::Error;
 use wnw_audio::LogMel;
 use wnw_kv::StoreError;
 
-use crate::checkpoint::{Checkpoint, CheckpointError, Naming};
+use crate::checkpoint::{Checkpoint, CheckpointError};
 use crate::config::{ConfigError, VoxtralConfig};
 use crate::decoder::{self, Decoder, LM_HEAD};
 use crate::encoder::{self, AudioEncoder};
@@ -181,16 +182,13 @@ impl ModelFiles {
         Self { config, checkpoint, limits, tekken, name: model.name.to_owned() }.checked()
     }
 
-    fn checked(self) -> Result<Self, ModelError> {
-        let naming = self.checkpoint.naming();
-        let mut expected = encoder::expected_tensors(&self.config, naming);
+    fn checked(mut self) -> Result<Self, ModelError> {
+        // As in transformers, an output layer that is there is used, whatever the flag says.
+        let has_output_layer = self.checkpoint.tensors().any(|(name, _)| name == LM_HEAD);
+        self.config.decoder.tied &= !has_output_layer;
+        let mut expected = encoder::expected_tensors(&self.config, self.checkpoint.naming());
         expected.extend(decoder::expected_tensors(&self.config.decoder));
-        // A tied checkpoint may still carry its output layer; the embedding table is used.
-        let optional: &[&str] = match (self.config.decoder.tied, naming) {
-            (true, _) => &[LM_HEAD],
-            (false, Naming::HuggingFace | Naming::Mistral) => &[],
-        };
-        self.checkpoint.check(&expected, optional)?;
+        self.checkpoint.check(&expected)?;
         Ok(self)
     }
 
@@ -232,7 +230,13 @@ impl ModelFiles {
         progress: impl FnMut(usize, usize),
     ) -> Result<(AudioEncoder, Decoder), ModelError> {
         let dtype = options.dtype();
-        let encoder_dtype = if dtype == WeightDtype::F32 { WeightDtype::F32 } else { WeightDtype::Bf16 };
+        // The encoder keeps the checkpoint's own type, or is exact when f32 is asked for.
+        let stored = self.checkpoint.get("audio_tower.conv1.weight")?.dtype;
+        let encoder_dtype = match (dtype, stored) {
+            (WeightDtype::F32, _) | (_, Dtype::F32) => WeightDtype::F32,
+            (_, Dtype::F16) => WeightDtype::F16,
+            _ => WeightDtype::Bf16,
+        };
         let encoder = AudioEncoder::load(&self.checkpoint, &self.config, encoder_dtype)?;
         Ok((encoder, Decoder::load(&self.checkpoint, &self.config.decoder, dtype, progress)?))
     }
@@ -295,19 +299,9 @@ impl Voxtral {
         &self.decoder
     }
 
-    /// The encoder.
-    pub fn encoder(&self) -> &AudioEncoder {
-        &self.encoder
-    }
-
     /// The only token that ends an answer.
     pub fn eos(&self) -> u32 {
         self.control.eos
-    }
-
-    /// Control tokens, for building chat prompts.
-    pub fn control_tokens(&self) -> &ControlTokens {
-        &self.control
     }
 
     /// Longest recording that the model takes in one pass, in seconds.
@@ -320,18 +314,13 @@ impl Voxtral {
         samples.div_ceil(CHUNK_SAMPLES) * self.config.tokens_per_chunk()
     }
 
-    /// Audio tokens per second of recording.
-    pub fn tokens_per_second(&self) -> f64 {
-        self.config.tokens_per_chunk() as f64 / 30.0
-    }
-
     /// The prompt for `task` on a recording of `samples`.
     pub fn prompt(&self, task: &Task, samples: usize) -> Prompt {
         self.control.prompt(&self.tokenizer, task, self.audio_tokens(samples))
     }
 
     /// Audio embeddings of a recording at 16 kHz, `(audio_tokens, hidden_size)`, chunk by chunk. `progress` is told
-    /// chunks done and in all; when it breaks, [`ModelError::Cancelled`].
+    /// encoder layers done and in all; when it breaks, [`ModelError::Cancelled`].
     pub fn embed_audio(
         &self,
         samples: &[f32],
@@ -340,13 +329,15 @@ impl Voxtral {
         let mel = self.features.compute(samples).map_err(|e| ModelError::Features(e.to_string()))?;
         let frames = self.encoder.frames_per_chunk();
         let chunks = mel.n_frames / frames;
+        let layers = self.config.encoder.n_layers;
         let mut out = Vec::with_capacity(self.audio_tokens(samples.len()) * self.decoder.hidden_size());
         for chunk in 0..chunks {
-            let states = self.encoder.encode(&mel.data[chunk * frames..], mel.n_frames)?;
+            let mut layer = 0;
+            let states = self.encoder.encode(&mel.data[chunk * frames..], mel.n_frames, &mut || {
+                layer += 1;
+                progress(chunk * layers + layer, chunks * layers)
+            })?;
             out.extend(self.encoder.project(&states)?);
-            if progress(chunk + 1, chunks).is_break() {
-                return Err(ModelError::Cancelled);
-            }
         }
         Ok(out)
     }

@@ -33,7 +33,8 @@ static ALLOCATOR: Counting = Counting;
 const HIDDEN: usize = 512;
 const INNER: usize = 2048;
 const LAYERS: usize = 6;
-const VOCAB: usize = 2048;
+/// The output layer is several times larger than a decoder layer, as in the real models.
+const VOCAB: usize = 32_768;
 const ENCODER: usize = 64;
 
 /// A checkpoint of random bf16 weights; returns the elements of one decoder layer.
@@ -117,6 +118,9 @@ fn quantising_needs_the_result_and_one_layer() {
         PEAK.store(before, Relaxed);
         let files = ModelFiles::open(dir.path()).unwrap();
         let parts = files.load_parts(&LoadOptions { dtype: Some(dtype) }, |_, _| {}).unwrap();
+        let logits = parts.1.logits(&[0.1; HIDDEN]).unwrap();
+        assert!(logits.iter().all(|x| x.is_finite()));
+        drop(logits);
         let result = NOW.load(Relaxed) - before;
         let peak = PEAK.load(Relaxed) - before;
         let plan = MemoryPlan::new(&files.config, dtype, KvDtype::Bf16, 30.0, 0);
