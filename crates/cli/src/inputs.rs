@@ -154,7 +154,7 @@ mod tests {
                 .map(|i| i.stem.display().to_string())
                 .collect::<Vec<_>>()
         };
-        assert_eq!(stems(&[root.clone()], true), ["a.mp3", "a.wav", "b", "sub/c"]);
+        assert_eq!(stems(std::slice::from_ref(&root), true), ["a.mp3", "a.wav", "b", "sub/c"]);
         assert_eq!(stems(&[root.join("*.wav")], false), ["a", "b"]);
         std::fs::write(at("sub/b.wav"), b"").unwrap();
         let same_name = stems(&[root.join("b.wav"), root.join("sub/b.wav")], false);
@@ -164,7 +164,7 @@ mod tests {
             std::os::unix::fs::symlink(at("b.wav"), at("sub/link.wav")).unwrap();
             assert!(stems(&[root.join("sub")], true).contains(&"link".to_owned()));
         }
-        assert!(expand(&[root.clone()], false).unwrap_err().to_string().contains("--recursive"));
+        assert!(expand(std::slice::from_ref(&root), false).unwrap_err().to_string().contains("--recursive"));
         assert!(expand(&[root.join("*.zip")], false).unwrap_err().to_string().contains("matches no file"));
         assert!(expand(&["-".into(), "-".into()], false).is_err());
         assert_eq!(expand(&[root.join("gone.wav")], false).unwrap().len(), 1);

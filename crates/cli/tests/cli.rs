@@ -308,7 +308,7 @@ fn an_interrupt_stops_soon_and_leaves_no_result() {
     assert!(killed.success());
     let output = child.wait_with_output().unwrap();
     assert_eq!(output.status.code(), Some(130), "{}", stderr(&output));
-    assert_eq!(folder.names("out"), [String::new(); 0]);
+    assert!(folder.names("out").is_empty());
 }
 
 #[test]

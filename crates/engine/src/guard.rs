@@ -74,7 +74,7 @@ impl RepetitionGuard {
             }
         }
         let window = self.config.ratio_window;
-        if window > 0 && n % window == 0 {
+        if window > 0 && n.is_multiple_of(window) {
             let mut stretch = tokens[n - window..].to_vec();
             stretch.sort_unstable();
             stretch.dedup();

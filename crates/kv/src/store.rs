@@ -175,17 +175,19 @@ impl KvStore {
         let group = self.shape.group() * head_dim;
         let heads = &self.heads[layer * n_kv_heads..(layer + 1) * n_kv_heads];
         with_pool!(&self.pool, pool => {
-            let one = |(((head, weights), q), out): (((&HeadRows, &mut Vec<f32>), &[f32]), &mut [f32])| {
+            let weights = &mut self.weights;
+            let one = |head: &HeadRows, weights: &mut Vec<f32>, q: &[f32], out: &mut [f32]| {
                 attend_pieces(q, pieces(pool, head), head.len, head_dim, scale, weights, out);
             };
-            let weights = &mut self.weights;
             // Splitting across threads costs microseconds: worth it only when the rows take longer to read.
             let rows: usize = heads.iter().map(|h| h.len).sum();
             if rows * head_dim < PARALLEL_FROM {
-                heads.iter().zip(weights).zip(q.chunks_exact(group)).zip(out.chunks_exact_mut(group)).for_each(one);
+                let work = heads.iter().zip(weights).zip(q.chunks_exact(group)).zip(out.chunks_exact_mut(group));
+                work.for_each(|(((head, weights), q), out)| one(head, weights, q, out));
             } else {
                 let (q, out) = (q.par_chunks_exact(group), out.par_chunks_exact_mut(group));
-                heads.par_iter().zip(weights).zip(q).zip(out).for_each(one);
+                let work = heads.par_iter().zip(weights).zip(q).zip(out);
+                work.for_each(|(((head, weights), q), out)| one(head, weights, q, out));
             }
         });
         Ok(())

@@ -254,8 +254,9 @@ fn quantize<B: GgmlType>(
     dtype: WeightDtype,
 ) -> Result<Vec<B>, WeightError> {
     let block = dtype.block();
-    if k % block != 0 {
-        let hint = if k % WeightDtype::Q8_0.block() == 0 { WeightDtype::Q8_0 } else { WeightDtype::Bf16 };
+    if !k.is_multiple_of(block) {
+        let hint =
+            if k.is_multiple_of(WeightDtype::Q8_0.block()) { WeightDtype::Q8_0 } else { WeightDtype::Bf16 };
         return Err(WeightError::Block { name: weight.name.clone(), k, dtype, block, hint });
     }
     let row_bytes = weight.len / n;
