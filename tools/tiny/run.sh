@@ -18,7 +18,8 @@ $pin "$PYTHON" encoder.py --seconds 30 --batch 2 --minutes 9 --final 0.01 --lr 2
     --times "$TINY_WORK/times.pkl" --output "$TINY_WORK/encoder.pt"
 "$PYTHON" align.py "$TINY_WORK/encoder.pt"
 # projector and decoder
-$pin "$PYTHON" train.py --plan "5:s10x16 12:30x7+s10x16 15:60x3+30x7+s16x10 10:120x2+60x3+30x7 36:240x1+120x2+120x2+60x3" --output "$TINY_WORK/model.pt"
+$pin "$PYTHON" train.py --lr 2.4e-3 --decay 0.45 --guide 1.0,0.3 \
+    --plan "5:s10x16 12:30x7+s10x16 12:60x3+30x7+s16x10 16:120x2+60x3+30x7 50:240x1+240x1+180x1+120x2+60x3" --output "$TINY_WORK/model.pt"
 "$PYTHON" export.py "$TINY_WORK/model.pt" "$OUT" --tokenizer "$TINY_WORK/tekken.json"
 "$PYTHON" check_transformers.py "$OUT"
 "$PYTHON" heldout.py "$TINY_WORK/heldout"

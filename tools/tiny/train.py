@@ -29,6 +29,16 @@ from tokenizer import AUDIO, EOS, SPECIALS, Tekken
 GUIDED = [(2, 0, 0.5), (4, 0, 0.15), (4, 1, 0.15), (6, 0, 0.15)]
 RATE = 12.5
 QUERIES = 192
+STOPS = (SPECIALS + ord("."), SPECIALS + ord("?"))
+
+
+def translation_spans(n, start, end):
+    """Where a translated token listens: the first to the whole prompt, then roughly in order, the stop to the prompt's end."""
+    reach = max(0.5, 0.4 * (end - start))
+    middle = [start + (end - start) * i / n for i in range(n)]
+    spans = [(max(start, m - reach), min(end, m + reach)) for m in middle]
+    spans[0], spans[-1] = (start, end), (max(start, end - 0.6), end)
+    return spans
 
 
 def tokens_with_spans(tok, words, pieces, task):
@@ -37,7 +47,10 @@ def tokens_with_spans(tok, words, pieces, task):
     for n, p in enumerate(pieces):
         whole = p["text"].split(" ")
         if task == "en2fr":
-            times = [(p["start"], p["end"])] * len(whole)
+            ids_here = tok.encode(p["text"] if n == 0 else " " + p["text"])
+            ids += ids_here
+            spans += translation_spans(len(ids_here), p["start"], p["end"])
+            continue
         elif len(p["units"]) > 1:
             times = [(u[2], u[3]) for u in p["units"]]
         else:
@@ -60,7 +73,7 @@ def tokens_with_spans(tok, words, pieces, task):
 
 def example(world, tok, words, rng, kind, seconds):
     """One recording: samples, prompt ids, answer ids, spans in audio tokens, rotary positions."""
-    task = rng.choices(["en", "fr", "en2fr"], [0.36, 0.32, 0.32])[0]
+    task = rng.choices(["en", "fr", "en2fr"], [0.46, 0.24, 0.30])[0]
     if kind == "short":
         length = seconds
     else:
@@ -147,7 +160,17 @@ def parse_plan(text):
     return plan
 
 
-def forward(net, features, rows, rng, corrupt=0.08, crowd=0.7):
+def spoil(ids, rng, vocab):
+    """Replaces text tokens at random, few in most prompts and many in every fourth: who cannot trust the text must listen."""
+    said, rate = [], 0.05
+    for i in ids:
+        said.append(rng.randint(SPECIALS, vocab - 1) if rng.random() < rate else i)
+        if i in STOPS:
+            rate = 0.4 if rng.random() < 0.25 else 0.05
+    return said
+
+
+def forward(net, features, rows, rng, crowd=0.7):
     """Cross-entropy, accuracy and guided-attention loss of a batch."""
     c, b, audio = net.c, len(rows), features.shape[1]
     longest = max(len(p) + len(i) - 1 for p, i, _, _ in rows)
@@ -158,7 +181,7 @@ def forward(net, features, rows, rng, corrupt=0.08, crowd=0.7):
     for k, (prompt, answer, spans, where) in enumerate(rows):
         n = len(prompt)
         ids[k, :n] = torch.tensor(prompt)
-        said = [rng.randint(SPECIALS, c.vocab - 1) if rng.random() < corrupt else i for i in answer[:-1]]
+        said = spoil(answer[:-1], rng, c.vocab)
         ids[k, n : n + len(said)] = torch.tensor(said, dtype=torch.long)
         target[k, n - 1 : n + len(said)] = torch.tensor(answer)
         position[k, : len(where)] = torch.from_numpy(where)
@@ -173,12 +196,16 @@ def forward(net, features, rows, rng, corrupt=0.08, crowd=0.7):
     target = target[:, first:]
     chosen = target != -100
     logits = net.language_model.lm_head(hidden[chosen])
-    loss = F.cross_entropy(logits, target[chosen])
+    # the first token of a prompt and the end are the hard decisions, and rare
+    before = torch.cat([torch.full((b, 1), STOPS[0]), target[:, :-1]], 1)
+    weight = torch.where(target == EOS, 4.0, torch.where((before == STOPS[0]) | (before == STOPS[1]), 2.0, 1.0))
+    weight = weight * chosen
+    loss = (F.cross_entropy(logits, target[chosen], reduction="none") * weight[chosen]).sum() / weight.sum()
     accuracy = (logits.argmax(-1) == target[chosen]).float().mean()
 
     # attention of the guided heads at some of the text positions
     some = torch.tensor(sorted(rng.sample(range(longest - first), min(longest - first, QUERIES))))
-    want, at = chosen[:, some], first + some
+    want, at = weight[:, some], first + some
     frame = torch.arange(audio) + 0.5
     causal = torch.arange(longest) <= at[:, None]
     guided = []
@@ -188,9 +215,9 @@ def forward(net, features, rows, rng, corrupt=0.08, crowd=0.7):
         q, k = q[:, head * g : (head + 1) * g, at], k[:, head : head + 1]
         score = (q @ k.mT) * c.head_dim**-0.5
         score = score.masked_fill(~causal, -1e9)
-        a = (low[:, at] - slack * RATE).clamp(max=audio - 3.0)[..., None]
-        z = (high[:, at] + slack * RATE)[..., None]
-        inside = (frame > a) & (frame < torch.maximum(z, a + 2))
+        from_ = (low[:, at] - slack * RATE).clamp(max=audio - 3.0)[..., None]
+        to = (high[:, at] + slack * RATE)[..., None]
+        inside = (frame > from_) & (frame < torch.maximum(to, from_ + 2))
         part = score[..., 3:first].masked_fill(~inside[:, None], -1e9).logsumexp(-1)
         rest = score.masked_fill(F.pad(inside, (3, longest - first))[:, None], -1e9).logsumexp(-1)
         # a short recording has fewer distractors than four minutes have: count each of them several times
@@ -206,6 +233,7 @@ def main():
     a.add_argument("--decay", type=float, default=0.3, help="share of the time in which the rate falls to its end")
     a.add_argument("--warm", type=int, default=60)
     a.add_argument("--guide", default="1.0,0.1", help="weight of the guided attention at the start and at the end")
+    a.add_argument("--average", type=float, default=0.02, help="share of the newest weights in the running average")
     a.add_argument("--encoder", default=str(WORK / "encoder.pt"))
     a.add_argument("--tokenizer", default=str(WORK / "tekken.json"))
     a.add_argument("--input")
@@ -257,7 +285,7 @@ def main():
         with torch.no_grad():
             for n, p in net.named_parameters():
                 if n in average:
-                    average[n].lerp_(p, max(0.004, 1 / (step + 1)))
+                    average[n].lerp_(p, max(a.average, 1 / (step + 1)))
         key = f"{what[0][0]}{what[1]}"
         new = np.array([loss.item(), accuracy.item(), *guided.tolist()])
         means[key] = new if key not in means else 0.9 * means[key] + 0.1 * new
