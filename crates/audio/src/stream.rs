@@ -281,6 +281,8 @@ impl AudioStream {
         if let Some(resampler) = self.resampler.take() {
             resampler.finish(out);
         }
+        // Without a resampler the rate is gone: what was fed is kept as seconds.
+        (self.before, self.fed) = (decoded, 0);
         self.state = State::Ended;
         // The reader may know better by now: a second stream follows the first, or a length was only its own.
         self.info.duration = self.reader.info().duration;
@@ -432,6 +434,12 @@ mod tests {
         assert!((lost - 10.0).abs() < 1e-6, "{lost}");
         let last = warnings.last().map(ToString::to_string).unwrap_or_default();
         assert!(last.contains("in 985 places"), "{last}");
+    }
+
+    #[test]
+    fn a_duration_that_does_not_hold_is_reported_at_the_end_in_seconds() {
+        let error = script(Some(9.0), vec![Event::Samples], true).read_all().expect_err("strict").to_string();
+        assert!(error.starts_with("talk.mp3: damaged at 0:00.0: ") && error.contains("0:09.0"), "{error}");
     }
 
     #[test]

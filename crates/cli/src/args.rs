@@ -81,9 +81,9 @@ pub struct TranscribeArgs {
     /// Language spoken (ISO 639-1, such as en); without it the model decides.
     #[arg(long, value_name = "CODE", help_heading = "Task")]
     pub language: Option<String>,
-    /// Language to translate to, with --task translate.
-    #[arg(long, value_name = "CODE", default_value = "en", help_heading = "Task")]
-    pub to: String,
+    /// Language to translate to, with --task translate [default: en].
+    #[arg(long, value_name = "CODE", help_heading = "Task")]
+    pub to: Option<String>,
     /// The instruction, with --task chat.
     #[arg(long, value_name = "TEXT", help_heading = "Task")]
     pub prompt: Option<String>,
@@ -107,7 +107,7 @@ pub struct TranscribeArgs {
     /// Write one file per recording into this directory.
     #[arg(short, long, value_name = "DIR", help_heading = "Output")]
     pub output_dir: Option<PathBuf>,
-    /// Leave out recordings whose result is already in --output-dir.
+    /// Leave out recordings whose result, named after the recording, is already in --output-dir.
     #[arg(long, requires = "output_dir", help_heading = "Output")]
     pub skip_existing: bool,
     /// Add the times that the work took to the JSON, which then differs between runs.

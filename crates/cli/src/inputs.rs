@@ -79,15 +79,17 @@ fn add(path: &Path, recursive: bool, out: &mut Vec<Input>) -> Result<(), CliErro
     for entry in walkdir::WalkDir::new(path).follow_links(true).sort_by_file_name() {
         match entry {
             Ok(entry) => {
-                let suffix = entry.path().extension().and_then(|s| s.to_str()).map(str::to_ascii_lowercase);
-                if entry.file_type().is_file() && suffix.is_some_and(|s| SUFFIXES.contains(&s.as_str())) {
+                if entry.file_type().is_file() && has_suffix(entry.path()) {
                     let relative = entry.path().strip_prefix(path).unwrap_or(entry.path());
                     out.push(Input::file(entry.path().into(), relative.with_extension("")));
                 }
             }
+            // A link that leads back up, or nowhere, is no recording; what cannot be read may hold some.
             Err(error) => {
                 let unreadable = error.path().unwrap_or(path);
-                out.push(Input::file(unreadable.into(), unreadable.into()));
+                if error.loop_ancestor().is_none() && (unreadable.is_dir() || has_suffix(unreadable)) {
+                    out.push(Input::file(unreadable.into(), unreadable.into()));
+                }
             }
         }
     }
@@ -96,6 +98,11 @@ fn add(path: &Path, recursive: bool, out: &mut Vec<Input>) -> Result<(), CliErro
         return Err(CliError::Usage(format!("{name} holds no recordings ({suffixes})")));
     }
     Ok(())
+}
+
+fn has_suffix(path: &Path) -> bool {
+    let suffix = path.extension().and_then(|s| s.to_str()).map(str::to_ascii_lowercase);
+    suffix.is_some_and(|s| SUFFIXES.contains(&s.as_str()))
 }
 
 /// Gives inputs that share a stem results of their own: `a.mp3` and `a.wav` by their whole file name, `2023/a.wav` and
@@ -162,7 +169,9 @@ mod tests {
         #[cfg(unix)]
         {
             std::os::unix::fs::symlink(at("b.wav"), at("sub/link.wav")).unwrap();
-            assert!(stems(&[root.join("sub")], true).contains(&"link".to_owned()));
+            std::os::unix::fs::symlink("/nowhere/at/all", at("sub/latest")).unwrap();
+            std::os::unix::fs::symlink(".", at("sub/here")).unwrap();
+            assert_eq!(stems(&[root.join("sub")], true), ["b", "c", "link"]);
         }
         assert!(expand(std::slice::from_ref(&root), false).unwrap_err().to_string().contains("--recursive"));
         assert!(expand(&[root.join("*.zip")], false).unwrap_err().to_string().contains("matches no file"));

@@ -7,7 +7,7 @@ use std::process::ExitCode;
 use wnw_audio::{AudioStream, DecodeOptions};
 use wnw_engine::{Engine, EngineError, Event, FinishReason, GuardConfig, Request, Sampling, Transcript};
 use wnw_model::LoadOptions;
-use wnw_model::prompt::Task;
+use wnw_model::prompt::{PromptError, Task};
 
 use crate::args::{Format, TaskName, TranscribeArgs};
 use crate::error::CliError;
@@ -52,6 +52,9 @@ pub fn run(args: &TranscribeArgs) -> Result<ExitCode, CliError> {
         let target = args.output_dir.as_ref().map(|dir| batch.target(dir, input));
         if args.skip_existing && target.as_ref().is_some_and(|t| t.exists()) {
             batch.skipped += 1;
+            if let (Some(target), false) = (&target, args.quiet) {
+                batch.bar.line(&format!("{}: skipped, {} exists", input.name, target.display()));
+            }
             continue;
         }
         let engine = match &engine {
@@ -102,25 +105,37 @@ fn strip_name<'a>(message: &'a str, name: &str) -> &'a str {
 
 fn request(args: &TranscribeArgs) -> Result<Request, CliError> {
     let usage = |message: &str| Err(CliError::Usage(message.into()));
-    match (args.task, &args.prompt, &args.language) {
-        (TaskName::Chat, None, _) => return usage("--task chat needs --prompt"),
-        (TaskName::Transcribe | TaskName::Translate, Some(_), _) => {
-            return usage("--prompt needs --task chat: Voxtral's transcription mode takes no instruction");
-        }
-        (TaskName::Translate | TaskName::Chat, _, Some(_)) => {
-            return usage(
-                "--language belongs to --task transcribe; translation goes to the language of --to",
-            );
-        }
-        _ => {}
+    if args.task == TaskName::Chat && args.prompt.is_none() {
+        return usage("--task chat needs --prompt");
     }
+    if args.task != TaskName::Chat && args.prompt.is_some() {
+        return usage("--prompt needs --task chat: Voxtral's transcription mode takes no instruction");
+    }
+    if args.task != TaskName::Transcribe && args.language.is_some() {
+        return usage(
+            "--language belongs to --task transcribe; --task translate goes to the language of --to",
+        );
+    }
+    if args.task != TaskName::Translate && args.to.is_some() {
+        return usage("--to needs --task translate");
+    }
+    if args.window.is_some_and(|w| w.as_secs_f64() < 1.0) {
+        return usage("--window must be at least 1s");
+    }
+    let flag = |flag: &str| {
+        let flag = flag.to_owned();
+        move |e: PromptError| CliError::Usage(format!("{flag}: {e}"))
+    };
     let task = match (args.task, &args.prompt) {
         (TaskName::Chat, Some(prompt)) => Task::Chat { instruction: prompt.clone() },
         (TaskName::Translate, _) => {
-            Task::translate(&args.to).map_err(|e| CliError::Usage(format!("--to: {e}")))?
+            let to = args.to.as_deref().unwrap_or("en").to_lowercase();
+            Task::translate(&to).map_err(flag("--to"))?
         }
-        _ => Task::transcribe(args.language.as_deref())
-            .map_err(|e| CliError::Usage(format!("--language: {e}")))?,
+        _ => {
+            let language = args.language.as_deref().map(str::to_lowercase);
+            Task::transcribe(language.as_deref()).map_err(flag("--language"))?
+        }
     };
     if args.max_new_tokens == Some(0) {
         return usage("--max-new-tokens must be at least 1");
@@ -174,7 +189,9 @@ impl Batch<'_> {
         self.bar.restart();
         let audio = AudioStream::open(input.source.clone(), &self.decode).map_err(EngineError::from)?;
         let duration = audio.info().duration;
-        let stream_text = self.to_stdout && self.args.format == Format::Text;
+        // With --strict nothing is shown that may turn out to be incomplete.
+        let text_to_stdout = self.to_stdout && self.args.format == Format::Text;
+        let stream_text = text_to_stdout && !self.args.strict;
         let mut output_error = None;
         let mut hear = |event| {
             if system::interrupted() {
@@ -199,13 +216,13 @@ impl Batch<'_> {
             return Err(error);
         }
         let transcript = result?;
-        if stream_text {
-            print("\n")?;
-        }
         if self.args.strict && transcript.finish_reason != FinishReason::Stop {
             let why = transcript.warnings.iter().find(|w| matches!(w.kind, "length" | "repetition"));
             let reason = why.map_or_else(String::new, ToString::to_string);
             return Err(EngineError::Request(format!("incomplete: {reason}")).into());
+        }
+        if text_to_stdout {
+            print(&format!("{}\n", if stream_text { "" } else { &transcript.text }))?;
         }
         self.deliver(input, &transcript, target)?;
         if !self.args.quiet {

@@ -91,6 +91,8 @@ fn wrong_usage_is_exit_code_2_and_names_the_flag() {
         (&["--task", "translate", "--language", "en"], "--language"),
         (&["--task", "translate", "--to", "tlh"], "--to"),
         (&["--language", "english"], "--language"),
+        (&["--to", "fr"], "--task translate"),
+        (&["--window", "1ms"], "--window"),
         (&["--max-new-tokens", "0"], "--max-new-tokens"),
         (&["--dtype", "q3"], "q8_0"),
         (&["--kv", "magic"], "full"),
@@ -338,6 +340,7 @@ fn model_directories_that_cannot_be_used_say_why() {
             "no weights here",
         ),
         (copy("realtime", &|d| edit(d, "config.json", "\"voxtral\"", "\"voxtral_realtime\"")), "Realtime"),
+        (copy("other-features", &|d| edit(d, "tekken.json", "16000", "8000")), "8000"),
         (copy("streaming", &|d| edit(d, "tekken.json", "instruct", "streaming")), "Realtime"),
         (
             copy("more-layers", &|d| {
@@ -357,6 +360,21 @@ fn model_directories_that_cannot_be_used_say_why() {
                 file.set_len(1_000_000).unwrap();
             }),
             "not a complete safetensors file",
+        ),
+        (
+            copy("nan", &|d| {
+                // One norm's weights become NaN: 8-bit products would hide it.
+                let path = d.join("model.safetensors");
+                let mut bytes = std::fs::read(&path).unwrap();
+                let header = u64::from_le_bytes(bytes[..8].try_into().unwrap()) as usize;
+                let json: Value = serde_json::from_slice(&bytes[8..8 + header]).unwrap();
+                let at = &json["language_model.model.norm.weight"]["data_offsets"];
+                let range = 8 + header + at[0].as_u64().unwrap() as usize
+                    ..8 + header + at[1].as_u64().unwrap() as usize;
+                bytes[range].fill(0xff);
+                std::fs::write(path, bytes).unwrap();
+            }),
+            "model.norm.weight",
         ),
         (folder.path("a.wav"), "a.wav"),
     ];

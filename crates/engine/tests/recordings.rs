@@ -11,8 +11,9 @@ use wnw_model::{EmbeddedModel, LoadOptions, ModelFiles};
 
 const RATE: f64 = wnw_audio::SAMPLE_RATE as f64;
 
-/// The embedded model's word error rate, with room for other processors' rounding.
-const MAX_WER: f64 = 0.1;
+/// Above the word error rate that the embedded model has on these recordings (its card says which), with room for the
+/// rounding of other processors; a lost or doubled window would exceed it.
+const MAX_WER: f64 = 0.25;
 
 fn engine() -> &'static Engine {
     static ENGINE: OnceLock<Engine> = OnceLock::new();

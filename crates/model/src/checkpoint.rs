@@ -15,6 +15,8 @@ use memmap2::Mmap;
 use safetensors::{Dtype, SafeTensors};
 use thiserror::Error;
 
+use crate::voxtral::read_regular;
+
 /// Why the tensors of a checkpoint cannot be used.
 #[derive(Debug, Error)]
 pub enum CheckpointError {
@@ -175,8 +177,8 @@ impl Checkpoint {
         struct Index {
             weight_map: BTreeMap<String, String>,
         }
-        let json =
-            std::fs::read(index).map_err(|source| CheckpointError::Io { path: index.into(), source })?;
+        let json = read_regular(index, 256 << 20)
+            .map_err(|source| CheckpointError::Io { path: index.into(), source })?;
         let bad = |reason: String| CheckpointError::Index { path: index.into(), reason };
         let Index { weight_map } = serde_json::from_slice(&json).map_err(|e| bad(e.to_string()))?;
         let mut shards: Vec<&str> = weight_map.values().map(String::as_str).collect();
@@ -199,6 +201,9 @@ impl Checkpoint {
         let mut tensors = BTreeMap::new();
         for path in files {
             let io = |source| CheckpointError::Io { path: path.clone(), source };
+            if !std::fs::metadata(path).map_err(io)?.is_file() {
+                return Err(io(std::io::Error::other("not a regular file")));
+            }
             let file = File::open(path).map_err(io)?;
             // SAFETY: the map is read-only. As with every memory-mapped model, the file
             // must not be truncated while the program runs; the program itself never writes to checkpoints.

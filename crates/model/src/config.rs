@@ -445,9 +445,10 @@ impl VoxtralConfig {
                 e.max_positions, self.downsample
             ));
         }
-        let sound = d.rope_theta.is_finite() && d.rope_theta > 1.0 && d.rms_norm_eps > 0.0;
+        let sound =
+            d.rope_theta.is_finite() && d.rope_theta > 1.0 && d.rms_norm_eps > 0.0 && d.rms_norm_eps < 0.01;
         if !sound {
-            return bad("rope_theta must be above 1 and rms_norm_eps above 0".into());
+            return bad("rope_theta must be above 1 and rms_norm_eps between 0 and 0.01".into());
         }
         Ok(self)
     }

@@ -123,12 +123,12 @@ impl Decoder {
                     Ok(Linear::new(view, None, dtype)?)
                 };
                 let layer = DecoderLayer {
-                    attention_norm: to_f32(tensor("input_layernorm")?),
+                    attention_norm: to_f32(tensor("input_layernorm")?)?,
                     q: rotary("self_attn.q_proj")?,
                     k: rotary("self_attn.k_proj")?,
                     v: linear("self_attn.v_proj")?,
                     o: linear("self_attn.o_proj")?,
-                    mlp_norm: to_f32(tensor("post_attention_layernorm")?),
+                    mlp_norm: to_f32(tensor("post_attention_layernorm")?)?,
                     gate: linear("mlp.gate_proj")?,
                     up: linear("mlp.up_proj")?,
                     down: linear("mlp.down_proj")?,
@@ -142,7 +142,7 @@ impl Decoder {
         Ok(Self {
             embeddings: RowTable::new(table),
             layers,
-            norm: to_f32(checkpoint.get("language_model.model.norm.weight")?),
+            norm: to_f32(checkpoint.get("language_model.model.norm.weight")?)?,
             lm_head: Linear::new(head, None, dtype)?,
             rope: Rope::new(config.head_dim, config.rope_theta),
             config: config.clone(),
@@ -162,7 +162,12 @@ impl Decoder {
     /// Copies the embedding of `token` into `out` `(hidden_size)`.
     pub fn embed(&self, token: u32, out: &mut [f32]) -> Result<(), ModelError> {
         if self.embeddings.copy_row(token as usize, out) {
-            return Ok(());
+            // Products with 8-bit activations would turn what is not a number into one.
+            return if out.iter().all(|x| x.is_finite()) {
+                Ok(())
+            } else {
+                Err(ModelError::NotFinite("an embedding"))
+            };
         }
         Err(ModelError::Input(format!("token {token} is past the {} embeddings", self.embeddings.rows())))
     }
@@ -173,6 +178,9 @@ impl Decoder {
         if audio.len() != prompt.layout.n_audio() * h {
             let (rows, places) = (audio.len() / h, prompt.layout.n_audio());
             return Err(ModelError::Input(format!("{rows} audio embeddings for {places} placeholders")));
+        }
+        if audio.iter().any(|x| !x.is_finite()) {
+            return Err(ModelError::NotFinite("the encoder's output"));
         }
         let mut out = vec![0.0; prompt.ids.len() * h];
         let mut audio = audio.chunks_exact(h);

@@ -46,8 +46,8 @@ struct Norm {
 impl Norm {
     fn load(checkpoint: &Checkpoint, name: &str) -> Result<Self, ModelError> {
         Ok(Self {
-            weight: to_f32(checkpoint.get(&format!("{name}.weight"))?),
-            bias: to_f32(checkpoint.get(&format!("{name}.bias"))?),
+            weight: to_f32(checkpoint.get(&format!("{name}.weight"))?)?,
+            bias: to_f32(checkpoint.get(&format!("{name}.bias"))?)?,
         })
     }
 
@@ -116,7 +116,7 @@ impl AudioEncoder {
             Ok(Linear::new(weight, bias, dtype)?)
         };
         let positions = match checkpoint.naming() {
-            Naming::HuggingFace => to_f32(checkpoint.get("audio_tower.embed_positions.weight")?),
+            Naming::HuggingFace => to_f32(checkpoint.get("audio_tower.embed_positions.weight")?)?,
             Naming::Mistral => sinusoids(config.encoder.max_positions, config.encoder.hidden_size),
         };
         let layers = (0..config.encoder.n_layers)

@@ -104,11 +104,19 @@ pub enum WeightError {
         /// candle's reason.
         source: candle_core::Error,
     },
-    /// A weight that is not a number, or that the type cannot hold.
-    #[error(
-        "{name}: element {index} is {value}, which {dtype} cannot hold; the checkpoint is damaged or needs --dtype bf16 or f32"
-    )]
-    NotFinite {
+    /// A weight that is not a number.
+    #[error("{name}: element {index} is {value}: the checkpoint is damaged, fetch it again")]
+    Damaged {
+        /// The tensor.
+        name: String,
+        /// Index of the element, row major.
+        index: usize,
+        /// Its value.
+        value: f32,
+    },
+    /// A weight that the type cannot hold.
+    #[error("{name}: element {index} is {value}, which {dtype} cannot hold; use --dtype bf16 or f32")]
+    Overflow {
         /// The tensor.
         name: String,
         /// Index of the element, row major.
@@ -158,8 +166,12 @@ impl<T: KvElement + bytemuck::AnyBitPattern> Elements<T> {
             for value in &*wide {
                 let narrow = T::narrow(*value);
                 if !narrow.widen().is_finite() {
-                    let (name, index) = (view.name.clone(), out.len());
-                    return Err(WeightError::NotFinite { name, index, value: *value, dtype });
+                    let (name, index, value) = (view.name.clone(), out.len(), *value);
+                    return Err(if value.is_finite() {
+                        WeightError::Overflow { name, index, value, dtype }
+                    } else {
+                        WeightError::Damaged { name, index, value }
+                    });
                 }
                 out.push(narrow);
             }
@@ -202,7 +214,7 @@ impl Linear {
             WeightDtype::Q8_0 => Store::Q8_0(quantize(weight, n, k, dtype)?),
             WeightDtype::Q6k => Store::Q6k(quantize(weight, n, k, dtype)?),
         };
-        Ok(Self { name: weight.name.clone(), store, bias: bias.map(to_f32), n, k })
+        Ok(Self { name: weight.name.clone(), store, bias: bias.map(to_f32).transpose()?, n, k })
     }
 
     /// Outputs, `n`.
@@ -269,7 +281,7 @@ fn quantize<B: GgmlType>(
         widen_bytes(weight.dtype, bytes, wide);
         if let Some(at) = wide.iter().position(|x| !x.is_finite()) {
             let (name, index) = (weight.name.clone(), i * ROWS * k + at);
-            return Err(WeightError::NotFinite { name, index, value: wide[at], dtype });
+            return Err(WeightError::Damaged { name, index, value: wide[at] });
         }
         B::from_float(wide, blocks);
     }
@@ -292,11 +304,14 @@ fn quantized_product<B: GgmlType>(
     Ok(())
 }
 
-/// All elements of a tensor, widened.
-pub(crate) fn to_f32(view: &TensorView) -> Vec<f32> {
+/// All elements of a tensor, widened; each must be a number, since 8-bit products would hide one that is not.
+pub(crate) fn to_f32(view: &TensorView) -> Result<Vec<f32>, WeightError> {
     let mut out = vec![0.0; view.elements()];
     widen_bytes(view.dtype, view.data(), &mut out);
-    out
+    match out.iter().position(|x| !x.is_finite()) {
+        Some(index) => Err(WeightError::Damaged { name: view.name.clone(), index, value: out[index] }),
+        None => Ok(out),
+    }
 }
 
 /// Widens little-endian elements of a weight's type, aligned or not.
@@ -374,7 +389,7 @@ mod tests {
     fn products_of(m: usize) {
         let (n, k) = (48, 256);
         let w = view(n, k, 1); // misaligned on purpose
-        let wide = to_f32(&w);
+        let wide = to_f32(&w).unwrap();
         let x: Vec<f32> = (0..m * k).map(|i| (i as f32 * 0.37).sin()).collect();
         let exact: Vec<f64> = (0..m * n)
             .map(|i| (0..k).map(|d| f64::from(x[i / n * k + d]) * f64::from(wide[i % n * k + d])).sum())
@@ -408,7 +423,7 @@ mod tests {
         let table = RowTable::new(&view(3, 4, 0));
         let mut row = [0.0; 4];
         assert!(table.copy_row(2, &mut row));
-        assert_eq!(row.to_vec(), to_f32(&view(3, 4, 0))[8..]);
+        assert_eq!(row.to_vec(), to_f32(&view(3, 4, 0)).unwrap()[8..]);
         assert!(!table.copy_row(3, &mut row));
     }
 }

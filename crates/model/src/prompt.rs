@@ -27,9 +27,7 @@ pub const LANGUAGES: [(&str, &str); 9] = [
 #[derive(Debug, Error, PartialEq, Eq)]
 pub enum PromptError {
     /// A code that is not in [`LANGUAGES`].
-    #[error(
-        "'{0}' is no language of Voxtral; use one of en, fr, de, es, it, pt, nl, hi, ar, or leave it out"
-    )]
+    #[error("'{0}' is no language of Voxtral; use one of en, fr, de, es, it, pt, nl, hi, ar")]
     Language(String),
 }
 

@@ -65,6 +65,11 @@ pub enum ModelError {
         /// Positions supported.
         max: usize,
     },
+    /// Values that are not numbers.
+    #[error(
+        "{0} is not finite: the weights are damaged, or a type is too narrow for them (use --dtype bf16)"
+    )]
+    NotFinite(&'static str),
     /// Values that do not fit each other: a defect of this program.
     #[error("model input: {0}")]
     Input(String),
@@ -84,6 +89,19 @@ impl LoadOptions {
     fn dtype(&self) -> WeightDtype {
         self.dtype.unwrap_or(WeightDtype::Q8_0)
     }
+}
+
+/// No configuration comes near this size.
+const MAX_JSON: u64 = 16 << 20;
+
+/// Reads a file that is one: pipes and devices would block or never end.
+pub(crate) fn read_regular(path: &Path, limit: u64) -> std::io::Result<Vec<u8>> {
+    let metadata = std::fs::metadata(path)?;
+    if !metadata.is_file() || metadata.len() > limit {
+        let reason = if metadata.is_file() { "larger than any such file" } else { "not a regular file" };
+        return Err(std::io::Error::other(reason));
+    }
+    std::fs::read(path)
 }
 
 /// Samples of one 30 s chunk at 16 kHz.
@@ -150,7 +168,7 @@ impl ModelFiles {
     /// Opens a checkpoint directory in either layout and checks its tensors against its configuration.
     pub fn open(dir: &Path) -> Result<Self, ModelError> {
         let read = |path: &Path| {
-            std::fs::read(path).map_err(|source| ModelError::Io { path: path.to_owned(), source })
+            read_regular(path, MAX_JSON).map_err(|source| ModelError::Io { path: path.to_owned(), source })
         };
         if !dir.is_dir() {
             let source = std::io::Error::from(std::io::ErrorKind::NotADirectory);
@@ -214,6 +232,17 @@ impl ModelFiles {
         let mismatch = |reason: String| ModelError::TokenizerMismatch { path, reason };
         if let Some(refusal) = tokenizer.audio_use().refusal() {
             return Err(mismatch(refusal.into()));
+        }
+        if let Some(audio) = tokenizer.audio() {
+            let mel = &audio.audio_encoding_config;
+            let described = (audio.sampling_rate, mel.num_mel_bins, mel.hop_length, mel.window_size);
+            if described != (wnw_audio::SAMPLE_RATE, 128, 160, 400) || audio.chunk_length_s != Some(30.0) {
+                let reason = format!(
+                    "its audio section asks for {described:?} (rate, mel bins, hop, window) in chunks of {:?} s; the 2507 release has (16000, 128, 160, 400) in chunks of 30 s",
+                    audio.chunk_length_s
+                );
+                return Err(mismatch(reason));
+            }
         }
         if tokenizer.vocab_size() > self.config.decoder.vocab_size {
             let (ours, theirs) = (self.config.decoder.vocab_size, tokenizer.vocab_size());
