@@ -438,7 +438,10 @@ mod tests {
 
     #[test]
     fn a_duration_that_does_not_hold_is_reported_at_the_end_in_seconds() {
-        let error = script(Some(9.0), vec![Event::Samples], true).read_all().expect_err("strict").to_string();
+        let error = script(Some(9.0), vec![Event::Samples, Event::End], true)
+            .read_all()
+            .expect_err("strict")
+            .to_string();
         assert!(error.starts_with("talk.mp3: damaged at 0:00.0: ") && error.contains("0:09.0"), "{error}");
     }
 

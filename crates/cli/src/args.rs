@@ -16,7 +16,7 @@ pub struct Cli {
     /// What to do.
     #[command(subcommand)]
     pub command: Command,
-    /// Threads for computing [default: all cores].
+    /// Threads for computing [default: the cores that this process may use].
     #[arg(long, global = true, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=1024))]
     pub threads: Option<u16>,
 }
@@ -78,10 +78,10 @@ pub struct TranscribeArgs {
     /// What the model is to do.
     #[arg(long, value_enum, default_value_t = TaskName::Transcribe, help_heading = "Task")]
     pub task: TaskName,
-    /// Language spoken (ISO 639-1, such as en); without it the model decides.
+    /// Language spoken: en, fr, de, es, it, pt, nl, hi or ar; without it the model decides.
     #[arg(long, value_name = "CODE", help_heading = "Task")]
     pub language: Option<String>,
-    /// Language to translate to, with --task translate [default: en].
+    /// Language to translate to, with --task translate: a code as for --language [default: en].
     #[arg(long, value_name = "CODE", help_heading = "Task")]
     pub to: Option<String>,
     /// The instruction, with --task chat.
@@ -117,7 +117,7 @@ pub struct TranscribeArgs {
     #[arg(short, long, help_heading = "Output")]
     pub quiet: bool,
 
-    /// KV method.
+    /// How keys and values are kept; `full` keeps all.
     #[arg(long, value_name = "METHOD", default_value_t, help_heading = "Decoding")]
     pub kv: Method,
     /// Longest stretch that the model takes in one pass, such as 10m [default: what the model is made for].

@@ -5,19 +5,17 @@ use std::sync::atomic::{AtomicBool, Ordering};
 static INTERRUPTED: AtomicBool = AtomicBool::new(false);
 static LISTENING: AtomicBool = AtomicBool::new(false);
 
-/// Sets up the computing threads. Must be called before any are started.
+/// Sets up the computing threads: as many as asked for, or as many as the process may use (its affinity and quota
+/// counted). Must be called before any are started.
 pub fn set_threads(threads: Option<u16>) {
-    if let Some(threads) = threads {
-        // SAFETY: called first thing in `main`, while this is the only thread, so nobody reads the environment.
-        // candle's thread pool can be sized in no other way.
-        unsafe { std::env::set_var("CANDLE_NUM_THREADS", threads.to_string()) };
-    }
+    let threads =
+        threads.map_or_else(|| std::thread::available_parallelism().map_or(1, usize::from), usize::from);
+    // SAFETY: called first thing in `main`, while this is the only thread, so nobody reads the environment.
+    // candle's thread pool can be sized in no other way, and by itself it counts all cores of the machine.
+    unsafe { std::env::set_var("CANDLE_NUM_THREADS", threads.to_string()) };
     // The main thread, which drives every step, is one of the pool: handing each product to another thread and sleeping
     // until it is done would cost more than many of the products. It fails only when a pool exists already.
-    let _ = rayon::ThreadPoolBuilder::new()
-        .num_threads(threads.map_or(0, usize::from))
-        .use_current_thread()
-        .build_global();
+    let _ = rayon::ThreadPoolBuilder::new().num_threads(threads).use_current_thread().build_global();
 }
 
 /// Makes Ctrl-C (and SIGTERM) ask the engine to stop while it works on a recording ([`while_listening`]); at any other
