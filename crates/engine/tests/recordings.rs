@@ -13,7 +13,7 @@ const RATE: f64 = wnw_audio::SAMPLE_RATE as f64;
 
 /// Above the word error rate that the embedded model has on these recordings (its card says which), with room for the
 /// rounding of other processors; a lost or doubled window would exceed it.
-const MAX_WER: f64 = 0.25;
+const MAX_WER: f64 = 0.15;
 
 fn engine() -> &'static Engine {
     static ENGINE: OnceLock<Engine> = OnceLock::new();
