@@ -73,7 +73,7 @@ def tokens_with_spans(tok, words, pieces, task):
 
 def example(world, tok, words, rng, kind, seconds):
     """One recording: samples, prompt ids, answer ids, spans in audio tokens, rotary positions."""
-    task = rng.choices(["en", "fr", "en2fr"], [0.46, 0.24, 0.30])[0]
+    task = rng.choices(["en", "fr", "en2fr"], [0.56, 0.24, 0.20])[0]
     if kind == "short":
         length = seconds
     else:
