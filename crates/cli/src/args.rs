@@ -5,9 +5,10 @@ use std::time::Duration;
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use wnw_audio::PcmFormat;
-use wnw_engine::Method;
 use wnw_kv::KvDtype;
 use wnw_model::WeightDtype;
+
+use crate::kv_args::KvArgs;
 
 /// Transcribe long recordings with speech LLMs under a memory budget.
 #[derive(Debug, Parser)]
@@ -117,9 +118,9 @@ pub struct TranscribeArgs {
     #[arg(short, long, help_heading = "Output")]
     pub quiet: bool,
 
-    /// How keys and values are kept; `full` keeps all.
-    #[arg(long, value_name = "METHOD", default_value_t, help_heading = "Decoding")]
-    pub kv: Method,
+    #[command(flatten)]
+    pub kv: KvArgs,
+
     /// Longest stretch that the model takes in one pass, such as 10m [default: what the model is made for].
     #[arg(long, value_name = "TIME", value_parser = parse_duration, help_heading = "Decoding")]
     pub window: Option<Duration>,

@@ -5,11 +5,13 @@
 mod args;
 mod error;
 mod inputs;
+mod kv_args;
 mod model_command;
 mod models;
 mod outputs;
 mod plan_command;
 mod progress;
+mod size;
 mod system;
 mod transcribe;
 

@@ -5,7 +5,9 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 
 use wnw_audio::{AudioStream, DecodeOptions};
-use wnw_engine::{Engine, EngineError, Event, FinishReason, GuardConfig, Request, Sampling, Transcript};
+use wnw_engine::{
+    Engine, EngineError, Event, FinishReason, GuardConfig, Method, Request, Sampling, Transcript,
+};
 use wnw_model::LoadOptions;
 use wnw_model::prompt::{PromptError, Task};
 
@@ -22,6 +24,7 @@ const TINY_NOTE: &str = "wnw: note: the embedded model 'tiny' knows only the pro
 /// Runs the command. Wrong flags and an unusable model are errors; a recording that fails is reported and the others
 /// go on.
 pub fn run(args: &TranscribeArgs) -> Result<ExitCode, CliError> {
+    args.kv.check()?;
     let request = request(args)?;
     let decode = DecodeOptions {
         strict: args.strict,
@@ -63,7 +66,9 @@ pub fn run(args: &TranscribeArgs) -> Result<ExitCode, CliError> {
                 if args.model.model == models::TINY && !args.quiet {
                     batch.bar.line(TINY_NOTE);
                 }
-                engine.insert(load(args, &batch.bar)?)
+                let loaded = load(args, &batch.bar)?;
+                batch.request.method = args.kv.method(&args.model.model, loaded.model())?;
+                engine.insert(loaded)
             }
         };
         if several && batch.to_stdout && args.format == Format::Text {
@@ -147,13 +152,14 @@ fn request(args: &TranscribeArgs) -> Result<Request, CliError> {
     };
     Ok(Request {
         task,
-        method: args.kv,
-        kv_dtype: args.model.kv_dtype,
+        method: Method::Full,
+        kv: args.kv.options(args.model.kv_dtype),
         max_new_tokens: args.max_new_tokens,
         tokens_per_second: args.tokens_per_second,
         window_seconds: args.window.map(|w| w.as_secs_f64()),
         guard: (!args.no_repetition_guard).then(GuardConfig::default),
         sampling,
+        watch: Vec::new(),
     })
 }
 
@@ -275,6 +281,6 @@ fn summary(name: &str, t: &Transcript) -> String {
         t.timing.median_step_ms,
         t.statistics.kv_method,
         t.statistics.kv_dtype,
-        system::bytes(t.statistics.kv_bytes),
+        system::bytes(t.statistics.kv.kv_bytes),
     )
 }

@@ -8,6 +8,7 @@
 mod engine;
 mod event;
 mod guard;
+mod kv_statistics;
 mod method;
 mod sampling;
 mod transcript;
@@ -16,6 +17,7 @@ pub mod window;
 pub use engine::{Engine, EngineError, Request};
 pub use event::{Event, Phase, Progress};
 pub use guard::{GuardConfig, Repetition, RepetitionGuard};
-pub use method::Method;
+pub use kv_statistics::{KvStatistics, RoleStatistics};
+pub use method::{KvOptions, Method, MethodError, Roles, WindowKv};
 pub use sampling::{Sampler, Sampling};
 pub use transcript::{FinishReason, Segment, Statistics, Timing, Transcript, Warning};

@@ -4,6 +4,8 @@ use std::fmt;
 
 use serde::Serialize;
 
+use crate::kv_statistics::KvStatistics;
+
 /// Why decoding ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
@@ -65,10 +67,9 @@ pub struct Statistics {
     pub kv_dtype: String,
     /// Element type of the decoder's weights.
     pub weight_dtype: String,
-    /// Share of audio KV rows resident, mean over decode steps (r_GPU).
-    pub r_gpu: f64,
-    /// The most KV bytes allocated at once.
-    pub kv_bytes: u64,
+    /// What the KV cache held and moved.
+    #[serde(flatten)]
+    pub kv: KvStatistics,
 }
 
 /// Where the time went, in seconds.
@@ -88,6 +89,8 @@ pub struct Timing {
     pub real_time_factor: f64,
     /// Median of a decode step in milliseconds.
     pub median_step_ms: f64,
+    /// Milliseconds of a decode step spent waiting for recalled KV rows, mean.
+    pub recall_wait_ms: f64,
 }
 
 /// The transcript of one recording.
