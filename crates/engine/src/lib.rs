@@ -10,6 +10,7 @@ mod event;
 mod guard;
 mod method;
 mod sampling;
+pub mod times;
 mod transcript;
 pub mod window;
 
