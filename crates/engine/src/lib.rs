@@ -16,7 +16,7 @@ pub mod window;
 
 pub use engine::{Engine, EngineError, Request};
 pub use event::{Event, Phase, Progress};
-pub use guard::{GuardConfig, Repetition, RepetitionGuard};
+pub use guard::{GuardConfig, PlaceGuard, PlaceGuardConfig, Repetition, RepetitionGuard, RunAway};
 pub use method::Method;
 pub use sampling::{Sampler, Sampling};
 pub use transcript::{FinishReason, Segment, Statistics, Timing, Transcript, Warning};
