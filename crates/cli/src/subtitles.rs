@@ -135,7 +135,7 @@ mod tests {
         let cues = [
             cue(0.0, 1.9996, "Hello, world."),
             cue(2.5, 6.25, "Please press one to continue, or hold the line for help."),
-            cue(359_999.9995, 360_001.0, "a --> b"),
+            cue(359_999.999_5, 360_001.0, "a --> b"),
         ];
         assert_eq!(
             srt(&cues),
