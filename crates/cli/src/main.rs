@@ -12,6 +12,7 @@ mod outputs;
 mod plan_command;
 mod progress;
 mod size;
+mod subtitles;
 mod system;
 mod transcribe;
 

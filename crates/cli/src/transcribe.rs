@@ -7,15 +7,17 @@ use std::process::ExitCode;
 use wnw_audio::{AudioStream, DecodeOptions};
 use wnw_engine::{
     Engine, EngineError, Event, FinishReason, GuardConfig, Method, Request, Sampling, Transcript,
+    times::{TimeOptions, segments},
 };
-use wnw_model::LoadOptions;
 use wnw_model::prompt::{PromptError, Task};
+use wnw_model::{LoadOptions, Voxtral};
 
-use crate::args::{Format, TaskName, TranscribeArgs};
+use crate::args::{Format, TaskName, Timestamps, TranscribeArgs};
 use crate::error::CliError;
 use crate::inputs::{Input, expand};
 use crate::outputs::{JsonFailure, JsonTranscript, complain, prepare_directory, print, write_whole};
 use crate::progress::Bar;
+use crate::subtitles::{srt, vtt, word_cues};
 use crate::{models, system};
 
 /// The default model would otherwise be taken for one that hears everything.
@@ -67,7 +69,7 @@ pub fn run(args: &TranscribeArgs) -> Result<ExitCode, CliError> {
                     batch.bar.line(TINY_NOTE);
                 }
                 let loaded = load(args, &batch.bar)?;
-                batch.request.method = args.kv.method(&args.model.model, loaded.model())?;
+                complete(&mut batch.request, args, loaded.model())?;
                 engine.insert(loaded)
             }
         };
@@ -142,6 +144,9 @@ fn request(args: &TranscribeArgs) -> Result<Request, CliError> {
             Task::transcribe(language.as_deref()).map_err(flag("--language"))?
         }
     };
+    if args.timestamps.is_some() && args.format == Format::Text {
+        return usage("--timestamps needs --format json, srt or vtt");
+    }
     if args.max_new_tokens == Some(0) {
         return usage("--max-new-tokens must be at least 1");
     }
@@ -160,7 +165,29 @@ fn request(args: &TranscribeArgs) -> Result<Request, CliError> {
         guard: (!args.no_repetition_guard).then(GuardConfig::default),
         sampling,
         watch: Vec::new(),
+        times: times(args).then(TimeOptions::default),
+        record_steps: false,
     })
+}
+
+/// Whether times are wanted.
+fn times(args: &TranscribeArgs) -> bool {
+    args.timestamps.is_some() || matches!(args.format, Format::Srt | Format::Vtt)
+}
+
+/// Fills in what depends on the model: the KV method with its head roles, and the heads that give times.
+fn complete(request: &mut Request, args: &TranscribeArgs, model: &Voxtral) -> Result<(), CliError> {
+    let name = &args.model.model;
+    request.method = args.kv.method(name, model)?;
+    if request.times.is_some() {
+        let profile = args.kv.profile(name, model)?.ok_or_else(|| {
+            CliError::Usage(format!(
+                "--timestamps and subtitles need a profile that says which heads of {name} follow the audio; make one with `wnw calibrate --model {name} --self FILE…` and give it with --kv-profile"
+            ))
+        })?;
+        request.watch = profile.anchors();
+    }
+    Ok(())
 }
 
 fn load(args: &TranscribeArgs, bar: &Bar) -> Result<Engine, CliError> {
@@ -187,6 +214,8 @@ impl Batch<'_> {
         path.push(match self.args.format {
             Format::Text => ".txt",
             Format::Json => ".json",
+            Format::Srt => ".srt",
+            Format::Vtt => ".vtt",
         });
         path.into()
     }
@@ -213,7 +242,7 @@ impl Batch<'_> {
                         return ControlFlow::Break(());
                     }
                 }
-                Event::Text(_) | Event::Started { .. } | Event::Finished(_) => {}
+                Event::Text(_) | Event::Started { .. } | Event::Finished(_) | Event::Step(_) => {}
             }
             ControlFlow::Continue(())
         };
@@ -221,7 +250,7 @@ impl Batch<'_> {
         if let Some(error) = output_error {
             return Err(error);
         }
-        let transcript = result?;
+        let mut transcript = result?;
         if self.args.strict && transcript.finish_reason != FinishReason::Stop {
             let why = transcript.warnings.iter().find(|w| matches!(w.kind, "length" | "repetition"));
             let reason = why.map_or_else(String::new, ToString::to_string);
@@ -229,6 +258,9 @@ impl Batch<'_> {
         }
         if text_to_stdout {
             print(&format!("{}\n", if stream_text { "" } else { &transcript.text }))?;
+        }
+        if self.args.timestamps != Some(Timestamps::Word) && self.args.format == Format::Json {
+            transcript.words = None;
         }
         self.deliver(input, &transcript, target)?;
         if !self.args.quiet {
@@ -247,9 +279,18 @@ impl Batch<'_> {
             let timing = self.args.timings.then_some(transcript.timing);
             serde_json::to_string_pretty(&JsonTranscript { file: &input.name, transcript, timing })
         };
+        let subtitles = || {
+            let cues = match (&transcript.words, self.args.timestamps) {
+                (Some(words), Some(Timestamps::Word)) => word_cues(words),
+                (words, _) => segments(words.as_deref().unwrap_or_default()),
+            };
+            if self.args.format == Format::Srt { srt(&cues) } else { vtt(&cues) }
+        };
         match (target, self.args.format) {
             (Some(path), Format::Text) => write_whole(&path, &format!("{}\n", transcript.text)),
             (Some(path), Format::Json) => write_whole(&path, &format!("{}\n", json()?)),
+            (Some(path), Format::Srt | Format::Vtt) => write_whole(&path, &subtitles()),
+            (None, Format::Srt | Format::Vtt) => print(&subtitles()),
             (None, Format::Json) => {
                 self.array.push(json()?);
                 Ok(())

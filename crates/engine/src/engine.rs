@@ -10,11 +10,13 @@ use wnw_model::prompt::Task;
 use wnw_model::tekken::TextDecoder;
 use wnw_model::{ModelError, Voxtral};
 
-use crate::event::{Event, Phase, Progress};
-use crate::guard::{GuardConfig, Repetition, RepetitionGuard};
+use crate::event::{Event, Phase, Progress, StepRecord};
+use crate::guard::{GuardConfig, Repetition, RepetitionGuard, RunAway};
 use crate::kv_statistics::KvSums;
+use crate::listening::Listening;
 use crate::method::{KvOptions, Method, MethodError, WindowKv};
 use crate::sampling::{Sampler, Sampling};
+use crate::times::{self, TimeOptions, Word};
 use crate::transcript::{FinishReason, Segment, Statistics, Timing, Transcript, Warning};
 use crate::window::Windower;
 
@@ -74,6 +76,10 @@ pub struct Request {
     pub sampling: Sampling,
     /// KV heads whose attention to audio is watched if the method watches none itself.
     pub watch: Vec<HeadId>,
+    /// How to read times off the watched heads' attention; none for no times.
+    pub times: Option<TimeOptions>,
+    /// Whether to tell of every step: [`Event::Step`].
+    pub record_steps: bool,
 }
 
 impl Default for Request {
@@ -88,6 +94,8 @@ impl Default for Request {
             guard: Some(GuardConfig::default()),
             sampling: Sampling::Greedy,
             watch: Vec::new(),
+            times: None,
+            record_steps: false,
         }
     }
 }
@@ -183,6 +191,7 @@ struct Run<'a> {
     window_samples: usize,
     text: String,
     segments: Vec<Segment>,
+    words: Vec<Word>,
     tokens: Vec<u32>,
     finish_reason: FinishReason,
     warnings: Vec<Warning>,
@@ -203,6 +212,7 @@ impl<'a> Run<'a> {
             window_samples: 0,
             text: String::new(),
             segments: Vec::new(),
+            words: Vec::new(),
             tokens: Vec::new(),
             finish_reason: FinishReason::Stop,
             warnings: Vec::new(),
@@ -247,7 +257,7 @@ impl<'a> Run<'a> {
         } else {
             self.transcribe_window(samples, sink)?
         };
-        self.segments.push(Segment { start, end, text });
+        self.segments.push(Segment { start, end, text, confidence: None });
         self.samples_done += samples.len();
         self.window_samples = 0;
         self.statistics.windows += 1;
@@ -306,9 +316,10 @@ impl<'a> Run<'a> {
 
         let clock = Instant::now();
         let watched = policy.watches();
-        store
-            .watch(if watched.is_empty() { request.watch.clone() } else { watched })
-            .map_err(ModelError::from)?;
+        let watched = if watched.is_empty() { request.watch.clone() } else { watched };
+        let second = 1.0 / model.audio_tokens_per_second();
+        let mut listening = (!watched.is_empty()).then(|| Listening::new(second, request.guard.is_some()));
+        store.watch(watched).map_err(ModelError::from)?;
         store.swap(&policy.before_decode()).map_err(ModelError::from)?;
         self.kv.begin(&store);
         let mut sampler = Sampler::new(request.sampling);
@@ -338,6 +349,10 @@ impl<'a> Run<'a> {
                 outcome = Outcome::Repetition(found);
                 break;
             }
+            if let Some(found) = listening.as_mut().and_then(|l| l.heard(&tokens, &store)) {
+                outcome = Outcome::RunAway(found);
+                break;
+            }
             let fraction = (tokens.len() as f64 / expected).min(0.99);
             emit(sink, Event::Progress(self.progress(Phase::Decode, fraction, tokens.len())))?;
             logits = match decoder.step(token, n + tokens.len() - 1, &mut store, &mut buffers) {
@@ -350,6 +365,19 @@ impl<'a> Run<'a> {
             };
             self.kv.step(&store);
             let plan = policy.after_step(store.attention());
+            if request.record_steps {
+                let report = store.report();
+                let record = StepRecord {
+                    window: self.segments.len(),
+                    attention: store.attention().to_vec(),
+                    segments: store.segments().ranges().to_vec(),
+                    wanted: plan.wanted.clone(),
+                    recalled: store.recalled_segments(),
+                    device_bytes: report.device_bytes,
+                    r_gpu: report.r_gpu,
+                };
+                emit(sink, Event::Step(Box::new(record)))?;
+            }
             store.swap(&plan).map_err(ModelError::from)?;
             self.step_seconds.push(step_clock.elapsed().as_secs_f32());
             step_clock = Instant::now();
@@ -357,6 +385,19 @@ impl<'a> Run<'a> {
         self.say(&decoder_text.finish(), &mut text, sink)?;
         self.timing.decode += clock.elapsed().as_secs_f64();
         text.truncate(text.trim_end().len());
+        if let (Some(options), Some(listening)) = (&request.times, &listening) {
+            let start = self.samples_done as f64 / RATE;
+            let end = start + samples.len() as f64 / RATE;
+            self.words.extend(times::words(
+                &listening.trace,
+                &tokens,
+                model.tokenizer(),
+                options,
+                second,
+                start,
+                end,
+            ));
+        }
 
         let statistics = &mut self.statistics;
         statistics.prompt_tokens += n;
@@ -416,6 +457,25 @@ impl<'a> Run<'a> {
                     "between {start:.1} s and {end:.1} s the model's context was full after {n_tokens} tokens, before the model ended: text is missing; use a shorter --window"
                 ),
             ),
+            Outcome::RunAway(found) => {
+                let what = match found {
+                    RunAway::JumpBack { from, to, tokens } => format!(
+                        "went back from {:.1} s to {:.1} s and repeated itself for {tokens} tokens",
+                        start + from,
+                        start + to
+                    ),
+                    RunAway::StandStill { at, tokens } => {
+                        format!("stood still at {:.1} s for {tokens} tokens, repeating itself", start + at)
+                    }
+                };
+                (
+                    "repetition",
+                    FinishReason::Repetition,
+                    format!(
+                        "between {start:.1} s and {end:.1} s the model {what} and was stopped: text is missing or wrong there; --no-repetition-guard lets it run"
+                    ),
+                )
+            }
             Outcome::Budget => (
                 "length",
                 FinishReason::Length,
@@ -456,6 +516,16 @@ impl<'a> Run<'a> {
         self.timing.median_step_ms = self.step_seconds.get(steps / 2).map_or(0.0, |s| f64::from(*s) * 1e3);
         self.timing.total = total;
         self.timing.real_time_factor = if duration > 0.0 { total / duration } else { 0.0 };
+        let words = self.request.times.map(|_| std::mem::take(&mut self.words));
+        if let Some(words) = &words {
+            let segment = |cue: times::Cue| Segment {
+                start: cue.start,
+                end: cue.end,
+                text: cue.text,
+                confidence: Some(cue.confidence),
+            };
+            self.segments = times::segments(words).into_iter().map(segment).collect();
+        }
         let language = match &self.request.task {
             Task::Transcribe { language } => language.clone(),
             Task::Chat { .. } => None,
@@ -465,6 +535,7 @@ impl<'a> Run<'a> {
             language,
             duration,
             segments: self.segments,
+            words,
             tokens: self.tokens,
             finish_reason: self.finish_reason,
             warnings: self.warnings,
@@ -485,6 +556,8 @@ enum Outcome {
     /// The KV budget.
     Budget,
     Repetition(Repetition),
+    /// Where the model listens says that it runs away.
+    RunAway(RunAway),
 }
 
 fn cancelled(error: ModelError) -> EngineError {
