@@ -148,8 +148,8 @@ class Attention(nn.Module):
         self.v_proj = nn.Linear(c.dim, c.kv_heads * c.head_dim, bias=False)
         self.o_proj = nn.Linear(c.heads * c.head_dim, c.dim, bias=False)
 
-    def forward(self, x, cos, sin, first=0):
-        """Causal attention of the positions from `first` on."""
+    def forward(self, x, cos, sin, first=0, visible=None):
+        """Causal attention of the positions from `first` on; `visible` [b, kv_heads, A, t] masks the last A of them."""
         c = self.c
         b, t, _ = x.shape
         q = self.q_proj(x[:, first:]).view(b, t - first, c.heads, c.head_dim).transpose(1, 2)
@@ -159,8 +159,15 @@ class Attention(nn.Module):
         g = c.heads // c.kv_heads
         ke = k[:, :, None].expand(b, c.kv_heads, g, t, c.head_dim).reshape(b, c.heads, t, c.head_dim)
         ve = v[:, :, None].expand(b, c.kv_heads, g, t, c.head_dim).reshape(b, c.heads, t, c.head_dim)
-        mask = torch.ones(t - first, t, dtype=torch.bool).tril(first) if first else None
-        y = F.scaled_dot_product_attention(q, ke, ve, attn_mask=mask, is_causal=mask is None)
+        if visible is None:
+            mask = torch.ones(t - first, t, dtype=torch.bool).tril(first) if first else None
+            y = F.scaled_dot_product_attention(q, ke, ve, attn_mask=mask, is_causal=mask is None)
+        else:
+            n = t - visible.shape[2]
+            mask = torch.ones(n - first, n, dtype=torch.bool).tril(first) if first else None
+            y = F.scaled_dot_product_attention(q[:, :, : n - first], ke[:, :, :n], ve[:, :, :n], attn_mask=mask, is_causal=mask is None)
+            mask = visible.repeat_interleave(g, 1)
+            y = torch.cat([y, F.scaled_dot_product_attention(q[:, :, n - first :], ke, ve, attn_mask=mask)], 2)
         return self.o_proj(y.transpose(1, 2).reshape(b, t - first, -1)), q, k
 
 
@@ -181,8 +188,8 @@ class DecoderLayer(nn.Module):
         self.self_attn, self.mlp = Attention(c), MLP(c)
         self.input_layernorm, self.post_attention_layernorm = RMSNorm(c.dim, c.eps), RMSNorm(c.dim, c.eps)
 
-    def forward(self, x, cos, sin, first=0):
-        y, q, k = self.self_attn(self.input_layernorm(x), cos, sin, first)
+    def forward(self, x, cos, sin, first=0, visible=None):
+        y, q, k = self.self_attn(self.input_layernorm(x), cos, sin, first, visible)
         x = x[:, first:] + y
         return x + self.mlp(self.post_attention_layernorm(x)), q, k
 
@@ -240,12 +247,16 @@ class Voxtral(nn.Module):
         angle = positions.float()[..., None] * inverse
         return angle.cos().unsqueeze(-3), angle.sin().unsqueeze(-3)
 
-    def hidden(self, x, positions, watch=(), first=0):
-        """Decoder on embeddings x [B, T, H]; final hidden states from position `first` on, and (q, k) of the watched layers."""
+    def hidden(self, x, positions, watch=(), first=0, visible=None):
+        """Decoder on embeddings x [B, T, H]; final hidden states from position `first` on, and (q, k) of the watched layers.
+
+        `visible(layer)` may hide keys from the last positions: see Attention.forward.
+        """
         cos, sin = self.rope(positions)
         seen = {}
         for i, layer in enumerate(self.language_model.model.layers):
-            x, q, k = layer(x, cos, sin, first if i == self.c.layers - 1 else 0)
+            seen_keys = visible(i) if visible else None
+            x, q, k = layer(x, cos, sin, first if i == self.c.layers - 1 else 0, seen_keys)
             if i in watch:
                 seen[i] = (q, k)
         return self.language_model.model.norm(x), seen

@@ -170,8 +170,42 @@ def spoil(ids, rng, vocab):
     return said
 
 
-def forward(net, features, rows, rng, crowd=0.7):
-    """Cross-entropy, accuracy and guided-attention loss of a batch."""
+def ebb(c, rows, low, high, audio, longest, rng):
+    """Which keys the answer's queries see, per layer, when most heads have lost most of the audio.
+
+    Large speech LLMs stay accurate when heads lose audio far from what is being said; a model as small as this one
+    learns to only if it has to. So in a share of the batches every head but the guided ones keeps a random part of the
+    audio (its own share), and most also see the seconds around the word that the *previous* token spoke about.
+    """
+    b, n = len(rows), min(len(p) for p, _, _, _ in rows)
+    answers = longest - n
+    dice = torch.Generator().manual_seed(rng.randrange(1 << 30))
+    share = torch.rand(c.layers, c.kv_heads, generator=dice) ** 1.5
+    tidal = torch.rand(c.layers, c.kv_heads, generator=dice) < 0.65
+    for layer, head, _ in GUIDED:
+        share[layer, head] = 1.0
+    frame = torch.arange(audio) + 0.5
+    reach = rng.uniform(2.0, 6.0) * RATE
+    before = lambda x: torch.cat([x[:, :1], x[:, :-1]], 1)[:, n:, None]
+    near = (frame > before(low) - reach) & (frame < before(high) + reach)  # [b, answers, audio]
+    causal = torch.ones(answers, longest, dtype=torch.bool).tril(n)
+    # what is still prompt in a longer prompt sees everything
+    whole = torch.zeros(b, answers, 1, dtype=torch.bool)
+    for k, (prompt, _, _, _) in enumerate(rows):
+        whole[k, : len(prompt) - n] = True
+
+    def visible(layer):
+        kept = torch.rand(b, c.kv_heads, 1, audio, generator=dice) < share[layer][:, None, None]
+        seen = kept | whole[:, None] | (near[:, None] & tidal[layer][:, None, None])
+        mask = causal.expand(b, c.kv_heads, answers, longest).clone()
+        mask[..., 3 : 3 + audio] &= seen
+        return mask
+
+    return visible
+
+
+def forward(net, features, rows, rng, crowd=0.7, drop=0.0):
+    """Cross-entropy, accuracy and guided-attention loss of a batch; a share `drop` of batches goes through `ebb`."""
     c, b, audio = net.c, len(rows), features.shape[1]
     longest = max(len(p) + len(i) - 1 for p, i, _, _ in rows)
     ids = torch.full((b, longest), 11)
@@ -192,7 +226,8 @@ def forward(net, features, rows, rng, crowd=0.7):
     heard = net.multi_modal_projector(features)
     emb = torch.cat([emb[:, :3], heard, emb[:, 3 + audio :]], 1)
     first = 3 + audio
-    hidden, seen = net.hidden(emb, position, watch={g[0] for g in GUIDED}, first=first)
+    visible = ebb(c, rows, low, high, audio, longest, rng) if rng.random() < drop else None
+    hidden, seen = net.hidden(emb, position, watch={g[0] for g in GUIDED}, first=first, visible=visible)
     target = target[:, first:]
     chosen = target != -100
     logits = net.language_model.lm_head(hidden[chosen])
@@ -233,6 +268,7 @@ def main():
     a.add_argument("--decay", type=float, default=0.3, help="share of the time in which the rate falls to its end")
     a.add_argument("--warm", type=int, default=60)
     a.add_argument("--guide", default="1.0,0.1", help="weight of the guided attention at the start and at the end")
+    a.add_argument("--drop", type=float, default=0.0, help="share of batches in which heads lose audio: see ebb()")
     a.add_argument("--average", type=float, default=0.02, help="share of the newest weights in the running average")
     a.add_argument("--encoder", default=str(WORK / "encoder.pt"))
     a.add_argument("--tokenizer", default=str(WORK / "tekken.json"))
@@ -278,7 +314,7 @@ def main():
         what, f, rows = new
         features = torch.from_numpy(f)
         share = spent / total
-        loss, accuracy, guided = forward(net, features.float(), rows, rng)
+        loss, accuracy, guided = forward(net, features.float(), rows, rng, drop=a.drop)
         (loss + (g0 + (g1 - g0) * share) * guided.mean()).backward()
         opt.step(min(1, (step + 1) / a.warm) * max(0.02, min(1, (1 - share) / max(a.decay, 1e-6))))
         step += 1
