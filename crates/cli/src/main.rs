@@ -6,6 +6,7 @@ mod args;
 mod error;
 mod inputs;
 mod kv_args;
+mod kv_report;
 mod model_command;
 mod models;
 mod outputs;

@@ -15,6 +15,8 @@ use wnw_model::{LoadOptions, Voxtral};
 use crate::args::{Format, TaskName, Timestamps, TranscribeArgs};
 use crate::error::CliError;
 use crate::inputs::{Input, expand};
+use crate::kv_args::KvMethod;
+use crate::kv_report::kv_report;
 use crate::outputs::{JsonFailure, JsonTranscript, complain, prepare_directory, print, write_whole};
 use crate::progress::Bar;
 use crate::subtitles::{srt, vtt, word_cues};
@@ -265,6 +267,9 @@ impl Batch<'_> {
         self.deliver(input, &transcript, target)?;
         if !self.args.quiet {
             self.bar.line(&summary(&input.name, &transcript));
+            if self.args.kv.kv != KvMethod::Full {
+                kv_report(&transcript.statistics).iter().for_each(|line| self.bar.line(line));
+            }
         }
         Ok(())
     }

@@ -293,6 +293,7 @@ impl<'a> Run<'a> {
             cap.min((samples.len() as f64 / RATE * EXPECTED_TOKENS_PER_SECOND) as usize + SPARE_TOKENS);
         let window = WindowKv { shape: decoder.kv_shape(), layout: &prompt.layout, answer, kv: &request.kv };
         let mut policy = request.method.policy(&window)?;
+        self.statistics.kv_parameters = policy.parameters().into_iter().collect();
         let mut store = KvStore::new(
             decoder.kv_shape(),
             prompt.layout.clone(),
@@ -404,6 +405,15 @@ impl<'a> Run<'a> {
         statistics.audio_tokens += prompt.layout.n_audio();
         statistics.new_tokens += tokens.len();
         self.kv.end(&store);
+        let denied = store.report().swaps.denied;
+        if denied > 0 {
+            let (start, end) =
+                (self.samples_done as f64 / RATE, (self.samples_done + samples.len()) as f64 / RATE);
+            let message = format!(
+                "between {start:.1} s and {end:.1} s the KV budget had no room for {denied} recalls: the text may be worse there; raise --kv-budget or lower --r-gpu"
+            );
+            self.warn(sink, Warning { kind: "kv-budget", message, start: Some(start), end: Some(end) })?;
+        }
         self.report(outcome, tokens.len(), sink)?;
         self.tokens.extend(tokens);
         Ok(text)

@@ -1,5 +1,6 @@
 //! The result of one recording.
 
+use std::collections::BTreeMap;
 use std::fmt;
 
 use serde::Serialize;
@@ -22,7 +23,7 @@ pub enum FinishReason {
 /// Something the user should know about a transcript.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Warning {
-    /// A stable word for scripts: `audio`, `length`, `repetition`, `silence`, `windows`.
+    /// A stable word for scripts: `audio`, `kv-budget`, `length`, `repetition`, `silence`, `windows`.
     pub kind: &'static str,
     /// One line for people.
     pub message: String,
@@ -67,6 +68,8 @@ pub struct Statistics {
     pub new_tokens: usize,
     /// KV method.
     pub kv_method: String,
+    /// Its parameters in the last window, by name.
+    pub kv_parameters: BTreeMap<&'static str, String>,
     /// Element type of the cache.
     pub kv_dtype: String,
     /// Element type of the decoder's weights.

@@ -1,68 +1,17 @@
 //! Whole recordings through the embedded model: windows, events, limits, cancellation.
 
-use std::ops::ControlFlow;
-use std::path::{Path, PathBuf};
-use std::sync::OnceLock;
+mod common;
 
-use wnw_audio::{AudioStream, DecodeOptions, PcmFormat, Source};
-use wnw_engine::{Engine, EngineError, Event, FinishReason, Phase, Request, Transcript};
-use wnw_model::prompt::Task;
-use wnw_model::{EmbeddedModel, LoadOptions, ModelFiles};
+use std::ops::ControlFlow;
+
+use common::{engine, english, shipped, stream, words};
+use wnw_engine::{EngineError, Event, FinishReason, Phase, Request, Transcript};
 
 const RATE: f64 = wnw_audio::SAMPLE_RATE as f64;
 
 /// Above the word error rate that the embedded model has on these recordings (its card says which), with room for the
 /// rounding of other processors; a lost or doubled window would exceed it.
 const MAX_WER: f64 = 0.15;
-
-fn engine() -> &'static Engine {
-    static ENGINE: OnceLock<Engine> = OnceLock::new();
-    ENGINE.get_or_init(|| {
-        let files = EmbeddedModel {
-            name: "tiny",
-            config: wnw_tiny::CONFIG,
-            tekken: wnw_tiny::TEKKEN,
-            weights: wnw_tiny::WEIGHTS,
-        };
-        let model = ModelFiles::embedded(&files).unwrap().load(&LoadOptions::default(), |_, _| {}).unwrap();
-        Engine::new(model)
-    })
-}
-
-fn sample(name: &str) -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("../../samples").join(name)
-}
-
-/// The shipped recording: samples, and its prompts with start and end in seconds.
-fn shipped() -> (Vec<f32>, Vec<(String, f64, f64)>) {
-    let audio =
-        AudioStream::open(Source::Path(sample("prompts-en.flac")), &DecodeOptions::default()).unwrap();
-    let json = std::fs::read(sample("prompts-en.words.json")).unwrap();
-    let json: serde_json::Value = serde_json::from_slice(&json).unwrap();
-    let prompts = json["prompts"].as_array().unwrap().iter();
-    let prompts = prompts
-        .map(|p| {
-            (p["text"].as_str().unwrap().to_owned(), p["start"].as_f64().unwrap(), p["end"].as_f64().unwrap())
-        })
-        .collect();
-    (audio.read_all().unwrap().samples, prompts)
-}
-
-fn stream(samples: &[f32]) -> AudioStream {
-    let bytes: Vec<u8> = samples.iter().flat_map(|x| x.to_le_bytes()).collect();
-    let pcm: PcmFormat = "f32le:16000:1".parse().unwrap();
-    let options = DecodeOptions { pcm: Some(pcm), ..DecodeOptions::default() };
-    AudioStream::open(Source::Bytes(bytes.into()), &options).unwrap()
-}
-
-fn english() -> Request {
-    Request { task: Task::transcribe(Some("en")).unwrap(), ..Request::default() }
-}
-
-fn words(text: &str) -> Vec<String> {
-    let keep = |c: char| c.is_alphanumeric() || c == '\'';
-    text.to_lowercase().split(|c| !keep(c)).filter(|w| !w.is_empty()).map(str::to_owned).collect()
-}
 
 /// Word errors (substitutions, deletions, insertions) of a hypothesis.
 fn word_errors(reference: &[String], hypothesis: &[String]) -> usize {

@@ -16,6 +16,11 @@ pub trait Policy: Send {
     /// The name that reports and tables print.
     fn name(&self) -> &'static str;
 
+    /// The parameters that reports print, by name.
+    fn parameters(&self) -> Vec<(&'static str, String)> {
+        Vec::new()
+    }
+
     /// Audio rows of a segment, the unit of [`HeadSelection::Tiered`] and [`SwapPlan`].
     fn segment_rows(&self) -> usize {
         PAGE_ROWS

@@ -337,7 +337,7 @@ fn chunks_are_chosen_by_mean_attention_and_released_after_delta_steps() {
 #[test]
 fn prefill_keeps_what_the_prompt_attends_to() {
     let shape = KvShape { n_layers: 1, n_q_heads: 2, n_kv_heads: 1, head_dim: 2 };
-    let layout = PromptLayout::new(10, vec![1..9]).unwrap();
+    let layout = layout(1, 8, 0, 0, 1);
     // Keys point to (1, 0) only at positions 3 and 6, and half-way at 8.
     let mut k = vec![0.0; 20];
     (k[6], k[12], k[16]) = (4.0, 4.0, 2.0);

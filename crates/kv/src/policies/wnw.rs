@@ -193,6 +193,28 @@ impl Policy for Wnw {
         "wnw"
     }
 
+    fn parameters(&self) -> Vec<(&'static str, String)> {
+        let p = &self.params;
+        let count = |role: Role| p.roles.iter().filter(|r| **r == role).count().to_string();
+        let or_all = |n: u64, all: u64| if n == all { "all".to_owned() } else { n.to_string() };
+        let name = |value: serde_json::Result<serde_json::Value>| {
+            value.ok().and_then(|v| v.as_str().map(str::to_owned)).unwrap_or_default()
+        };
+        vec![
+            ("anchor_heads", count(Role::Anchor)),
+            ("tidal_heads", count(Role::Tidal)),
+            ("fixed_heads", count(Role::Fixed)),
+            ("static_retention", format!("{:.4}", p.static_retention())),
+            ("segment_tokens", p.segment_rows.to_string()),
+            ("chunk_tokens", (p.segment_rows * p.chunk_segments).to_string()),
+            ("top_chunks", or_all(p.top_chunks as u64, usize::MAX as u64)),
+            ("release_after", or_all(p.release_after.into(), u32::MAX.into())),
+            ("selection", name(serde_json::to_value(p.selection))),
+            ("release", name(serde_json::to_value(p.release))),
+            ("warm_start", p.warm_start.to_string()),
+        ]
+    }
+
     fn segment_rows(&self) -> usize {
         self.params.segment_rows
     }

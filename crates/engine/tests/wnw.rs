@@ -1,0 +1,165 @@
+//! WnW through the embedded model: equal to the full cache where it must be, within its budget everywhere.
+
+mod common;
+
+use std::ops::ControlFlow;
+
+use common::{engine, english, shipped, stream};
+use wnw_engine::{
+    EngineError, Event, FinishReason, KvOptions, Method, MethodError, Request, Roles, Transcript,
+};
+use wnw_kv::profile::WnwOptions;
+use wnw_kv::{HostPlace, KvDtype, Role, SwapMode};
+
+const RATE: usize = wnw_audio::SAMPLE_RATE as usize;
+/// KV bytes of one position of the embedded model in bf16: 8 layers, 4 KV heads, 32 elements, keys and values.
+const POSITION: u64 = 8 * 4 * 32 * 2 * 2;
+
+/// WnW without a profile: roles do not matter for what is tested here.
+fn wnw(options: WnwOptions) -> Request {
+    let roles = Roles::Uniform { tokens_per_second: 12.5 };
+    Request { method: Method::Wnw { roles, options, fixed_r_gpu: true }, ..english() }
+}
+
+fn at(r_gpu: f64) -> WnwOptions {
+    WnwOptions { r_gpu, n_anchor: Some(3), ..WnwOptions::default() }
+}
+
+fn run(request: &Request, seconds: usize) -> Result<Transcript, EngineError> {
+    let (samples, _) = shipped();
+    engine().transcribe(stream(&samples[..seconds * RATE]), request, &mut |_| ControlFlow::Continue(()))
+}
+
+#[test]
+fn all_retention_or_all_recall_is_the_full_cache_token_for_token() {
+    let full = run(&english(), 45).unwrap();
+    assert!(full.tokens.len() > 40, "{}", full.text);
+    let whole = run(&wnw(at(1.0)), 45).unwrap();
+    assert_eq!(full.tokens, whole.tokens);
+    assert_eq!(whole.statistics.kv.r_gpu, 1.0);
+    assert_eq!(whole.statistics.kv.kv_bytes, full.statistics.kv.kv_bytes);
+    // Every chunk wanted from the first step on and none ever released; nothing is fixed.
+    let everything =
+        WnwOptions { top_chunks: usize::MAX, release_after: u32::MAX, n_voice: Some(32), ..at(0.3) };
+    let recalled = run(&wnw(everything), 45).unwrap();
+    assert_eq!(full.tokens, recalled.tokens);
+    assert_eq!(recalled.statistics.kv.r_gpu, 1.0);
+    assert!(recalled.statistics.kv.swaps.recalled_segments > 0);
+}
+
+#[test]
+fn copying_beside_the_computation_changes_no_token() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut transcripts = Vec::new();
+    for (swap, host) in [
+        (SwapMode::Overlap, HostPlace::Ram),
+        (SwapMode::Sync, HostPlace::Ram),
+        (SwapMode::Overlap, HostPlace::File(dir.path().into())),
+    ] {
+        let kv = KvOptions { swap, host, ..KvOptions::default() };
+        transcripts
+            .push(run(&Request { kv, ..wnw(WnwOptions { n_voice: Some(24), ..at(0.3) }) }, 60).unwrap());
+    }
+    assert!(transcripts[0].statistics.kv.swaps.recalled_segments > 20);
+    for other in &transcripts[1..] {
+        assert_eq!(transcripts[0].tokens, other.tokens);
+        assert_eq!(transcripts[0].statistics, other.statistics);
+    }
+}
+
+#[test]
+fn a_fifth_of_the_audio_is_a_fifth_of_the_bytes() {
+    let (full, part) = (run(&english(), 90).unwrap(), run(&wnw(at(0.2)), 90).unwrap());
+    let (full, part) = (full.statistics, part.statistics);
+    assert!((part.kv.r_gpu - 0.2).abs() < 0.05, "{}", part.kv.r_gpu);
+    assert!(part.kv.r_gpu_cpu > part.kv.r_gpu);
+    let text =
+        |s: &wnw_engine::Statistics| (s.prompt_tokens - s.audio_tokens + s.new_tokens) as u64 * POSITION;
+    // Whole pages: each of the 32 heads may leave most of one empty.
+    let rounding = 32 * 63 * 128;
+    let audio = part.audio_tokens as u64 * POSITION;
+    assert!(full.kv.kv_bytes >= audio + text(&full) - POSITION);
+    let most = (0.25 * audio as f64) as u64 + text(&part) + rounding;
+    assert!(part.kv.kv_bytes <= most, "{} > {most}", part.kv.kv_bytes);
+    // During prefill there is one layer in full (in f32) beside what was kept of the layers so far.
+    let layer = part.prompt_tokens as u64 * POSITION / 8 * 2;
+    let bound = layer + part.kv.kv_bytes;
+    assert!(
+        part.kv.kv_peak_bytes <= bound && part.kv.kv_peak_bytes >= layer,
+        "{} > {bound}",
+        part.kv.kv_peak_bytes
+    );
+    let heads = |role| part.kv.roles.iter().find(|r| r.role == role).map(|r| (r.heads, r.r_gpu));
+    assert_eq!(heads(Role::Anchor), Some((3, 1.0)));
+    assert!(heads(Role::Tidal).unwrap().1 < 0.5);
+}
+
+#[test]
+fn a_budget_decides_the_retention_or_is_refused_with_the_least_that_works() {
+    let budgeted = |budget: u64| {
+        let roles = Roles::Uniform { tokens_per_second: 12.5 };
+        let method = Method::Wnw { roles, options: at(0.2), fixed_r_gpu: false };
+        Request { method, kv: KvOptions { budget: Some(budget), ..KvOptions::default() }, ..english() }
+    };
+    let full = run(&english(), 60).unwrap();
+    // Room for everything: then it is the full cache.
+    let roomy = run(&budgeted(64 << 20), 60).unwrap();
+    assert_eq!((roomy.tokens, roomy.statistics.kv.r_gpu), (full.tokens, 1.0));
+    for share in [0.4, 0.6] {
+        let budget = (share * (60.0 * 12.5 + 400.0) * POSITION as f64) as u64;
+        let got = run(&budgeted(budget), 60).unwrap();
+        let used = got.statistics.kv.kv_bytes;
+        assert!(used <= budget && used > budget / 2, "{used} of {budget}");
+        assert_eq!(got.statistics.kv.swaps.denied, 0);
+    }
+    let error = run(&budgeted(1 << 20), 60).unwrap_err();
+    let EngineError::Method(MethodError::Budget { least, .. }) = error else { panic!("{error}") };
+    assert!(run(&budgeted(least), 60).is_ok(), "the least that is named must work");
+    assert!(run(&budgeted(least - 1), 60).is_err());
+    let kv = KvOptions { budget: Some(1 << 20), ..KvOptions::default() };
+    let error = run(&Request { kv, ..english() }, 60).unwrap_err().to_string();
+    assert!(error.contains("--kv-budget") && error.contains("full"), "{error}");
+}
+
+#[test]
+fn a_budget_that_fills_up_ends_the_text_with_a_warning() {
+    // Room for the prompt but not for the answer: the cap is not known to be larger than the room.
+    let request = Request { max_new_tokens: Some(4), ..english() };
+    let four = run(&request, 40).unwrap();
+    let kv = KvOptions { budget: Some(four.statistics.kv.kv_bytes), ..KvOptions::default() };
+    let roles = Roles::Uniform { tokens_per_second: 12.5 };
+    let method = Method::Wnw { roles, options: at(1.0), fixed_r_gpu: true };
+    let got = run(&Request { kv, method, ..english() }, 40).unwrap();
+    assert_eq!(got.finish_reason, FinishReason::Length);
+    assert!(got.warnings.iter().any(|w| w.message.contains("--kv-budget")), "{:?}", got.warnings);
+    assert!(got.tokens.len() >= 4);
+}
+
+#[test]
+fn the_steps_are_told_for_charts() {
+    let mut steps = Vec::new();
+    let request = Request {
+        record_steps: true,
+        kv: KvOptions { dtype: KvDtype::F16, ..KvOptions::default() },
+        ..wnw(at(0.3))
+    };
+    let (samples, _) = shipped();
+    let transcript = engine()
+        .transcribe(stream(&samples[..20 * RATE]), &request, &mut |event| {
+            if let Event::Step(step) = event {
+                steps.push(step);
+            }
+            ControlFlow::Continue(())
+        })
+        .unwrap();
+    assert_eq!(steps.len(), transcript.tokens.len());
+    for step in &steps {
+        assert_eq!(step.attention.len(), 375);
+        assert_eq!(step.segments.len(), 15);
+        let mass: f32 = step.attention.iter().sum();
+        assert!(mass > 0.0 && mass <= 3.0 * 2.0 + 1e-3, "3 anchors of 2 query heads each: {mass}");
+        assert!((1..=6).contains(&step.wanted.len()));
+    }
+    let wanted_before = steps.windows(2).all(|w| w[0].wanted.iter().all(|s| w[1].recalled.contains(s)));
+    assert!(wanted_before, "what a step wants is there in the next one");
+}
