@@ -2,3 +2,5 @@
 
 pub mod alignment;
 pub mod mapping;
+pub mod roles;
+pub mod voice;
