@@ -5,6 +5,7 @@ use wnw_model::checkpoint::CheckpointError;
 use wnw_model::{ModelError, WeightError};
 
 use crate::alignment::AlignmentError;
+use crate::journal::JournalError;
 use crate::roles::RoleError;
 
 /// What can go wrong in a calibration.
@@ -22,6 +23,9 @@ pub enum CalibrateError {
     /// A weight.
     #[error(transparent)]
     Weight(#[from] WeightError),
+    /// The file of per-sample results.
+    #[error(transparent)]
+    Journal(#[from] JournalError),
     /// Scores or role counts.
     #[error(transparent)]
     Role(#[from] RoleError),

@@ -11,6 +11,7 @@
 pub mod alignment;
 mod error;
 pub mod forced;
+pub mod journal;
 pub mod mapping;
 pub mod roles;
 pub mod sensitivity;

@@ -25,11 +25,11 @@ use crate::CalibrateError;
 use crate::forced::ForcedAnswer;
 use layer::{Frozen, GradLayer, KeysValues, RotaryTable, rms_norm};
 
-/// Elements of one block's attention scores: 64 MiB.
-const BLOCK_SCORES: usize = 1 << 24;
-/// Rows of a block at most.
-const BLOCK_ROWS: usize = 256;
-/// Elements of one block's logits: 64 MiB.
+/// Elements of one block's attention scores, 8 MiB: what the allocator gives again without asking the system.
+const BLOCK_SCORES: usize = 1 << 21;
+/// Rows of a block at least, unless the sequence is shorter, and at most.
+const BLOCK_ROWS: (usize, usize) = (32, 256);
+/// Elements of one block's logits, 64 MiB.
 const BLOCK_LOGITS: usize = 1 << 24;
 
 /// The gradient norms of one sample.
@@ -63,7 +63,7 @@ pub fn measure(
     progress: &mut dyn FnMut(usize, usize) -> ControlFlow<()>,
 ) -> Result<Sensitivity, CalibrateError> {
     let len = answer.sequence.ids.len();
-    let rows = (BLOCK_SCORES / (config.n_q_heads * len.max(1))).clamp(16, BLOCK_ROWS);
+    let rows = (BLOCK_SCORES / (config.n_q_heads * len.max(1))).clamp(BLOCK_ROWS.0, BLOCK_ROWS.1);
     measure_in_blocks(config, checkpoint, answer, x, rows, progress)
 }
 
@@ -186,7 +186,7 @@ fn loss_gradient(
         "language_model.lm_head.weight"
     };
     let head = Frozen::new(checkpoint.get(head)?)?;
-    let rows = (BLOCK_LOGITS / config.vocab_size).clamp(1, BLOCK_ROWS);
+    let rows = (BLOCK_LOGITS / config.vocab_size).clamp(1, BLOCK_ROWS.1);
     let mut loss = 0.0;
     let mut gradients = Vec::new();
     for block in blocks(0..targets.len(), rows) {
