@@ -5,9 +5,10 @@ use std::time::Duration;
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use wnw_audio::PcmFormat;
-use wnw_engine::Method;
 use wnw_kv::KvDtype;
 use wnw_model::WeightDtype;
+
+use crate::kv_args::KvArgs;
 
 /// Transcribe long recordings with speech LLMs under a memory budget.
 #[derive(Debug, Parser)]
@@ -47,6 +48,8 @@ Examples:
   wnw transcribe --model ./Voxtral-Mini-3B-2507 --language en --format json talk.m4a > talk.json
   wnw transcribe --recursive lectures/ --output-dir transcripts/ --skip-existing
   ffmpeg -i film.mkv -f wav - | wnw transcribe -
+  wnw transcribe --format srt talk.mp3 > talk.srt
+  wnw transcribe --kv wnw --r-gpu 0.2 talk.mp3
   wnw transcribe --task translate --to fr talk.wav
   wnw transcribe --task chat --prompt 'Which topics come up?' talk.wav
 
@@ -104,6 +107,9 @@ pub struct TranscribeArgs {
     /// Form of the result.
     #[arg(short, long, value_enum, default_value_t = Format::Text, help_heading = "Output")]
     pub format: Format,
+    /// Times from the model's attention: of `segment`s, or of each `word` too (with --format json, srt or vtt; subtitles have those of segments by default).
+    #[arg(long, value_enum, value_name = "WHAT", help_heading = "Output")]
+    pub timestamps: Option<Timestamps>,
     /// Write one file per recording into this directory.
     #[arg(short, long, value_name = "DIR", help_heading = "Output")]
     pub output_dir: Option<PathBuf>,
@@ -117,9 +123,9 @@ pub struct TranscribeArgs {
     #[arg(short, long, help_heading = "Output")]
     pub quiet: bool,
 
-    /// How keys and values are kept; `full` keeps all.
-    #[arg(long, value_name = "METHOD", default_value_t, help_heading = "Decoding")]
-    pub kv: Method,
+    #[command(flatten)]
+    pub kv: KvArgs,
+
     /// Longest stretch that the model takes in one pass, such as 10m [default: what the model is made for].
     #[arg(long, value_name = "TIME", value_parser = parse_duration, help_heading = "Decoding")]
     pub window: Option<Duration>,
@@ -161,6 +167,19 @@ pub enum Format {
     Text,
     /// One JSON object, or an array of them for several recordings.
     Json,
+    /// SubRip subtitles.
+    Srt,
+    /// WebVTT subtitles.
+    Vtt,
+}
+
+/// How fine times are.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum Timestamps {
+    /// Sentences, or parts of long ones.
+    Segment,
+    /// Words.
+    Word,
 }
 
 /// `wnw model`.

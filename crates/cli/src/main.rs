@@ -5,11 +5,14 @@
 mod args;
 mod error;
 mod inputs;
+mod kv_args;
 mod model_command;
 mod models;
 mod outputs;
 mod plan_command;
 mod progress;
+mod size;
+mod subtitles;
 mod system;
 mod transcribe;
 

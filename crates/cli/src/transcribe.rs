@@ -5,15 +5,19 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 
 use wnw_audio::{AudioStream, DecodeOptions};
-use wnw_engine::{Engine, EngineError, Event, FinishReason, GuardConfig, Request, Sampling, Transcript};
-use wnw_model::LoadOptions;
+use wnw_engine::{
+    Engine, EngineError, Event, FinishReason, GuardConfig, Method, Request, Sampling, Transcript,
+    times::{TimeOptions, segments},
+};
 use wnw_model::prompt::{PromptError, Task};
+use wnw_model::{LoadOptions, Voxtral};
 
-use crate::args::{Format, TaskName, TranscribeArgs};
+use crate::args::{Format, TaskName, Timestamps, TranscribeArgs};
 use crate::error::CliError;
 use crate::inputs::{Input, expand};
 use crate::outputs::{JsonFailure, JsonTranscript, complain, prepare_directory, print, write_whole};
 use crate::progress::Bar;
+use crate::subtitles::{srt, vtt, word_cues};
 use crate::{models, system};
 
 /// The default model would otherwise be taken for one that hears everything.
@@ -22,6 +26,7 @@ const TINY_NOTE: &str = "wnw: note: the embedded model 'tiny' knows only the pro
 /// Runs the command. Wrong flags and an unusable model are errors; a recording that fails is reported and the others
 /// go on.
 pub fn run(args: &TranscribeArgs) -> Result<ExitCode, CliError> {
+    args.kv.check()?;
     let request = request(args)?;
     let decode = DecodeOptions {
         strict: args.strict,
@@ -63,7 +68,9 @@ pub fn run(args: &TranscribeArgs) -> Result<ExitCode, CliError> {
                 if args.model.model == models::TINY && !args.quiet {
                     batch.bar.line(TINY_NOTE);
                 }
-                engine.insert(load(args, &batch.bar)?)
+                let loaded = load(args, &batch.bar)?;
+                complete(&mut batch.request, args, loaded.model())?;
+                engine.insert(loaded)
             }
         };
         if several && batch.to_stdout && args.format == Format::Text {
@@ -137,6 +144,9 @@ fn request(args: &TranscribeArgs) -> Result<Request, CliError> {
             Task::transcribe(language.as_deref()).map_err(flag("--language"))?
         }
     };
+    if args.timestamps.is_some() && args.format == Format::Text {
+        return usage("--timestamps needs --format json, srt or vtt");
+    }
     if args.max_new_tokens == Some(0) {
         return usage("--max-new-tokens must be at least 1");
     }
@@ -147,14 +157,37 @@ fn request(args: &TranscribeArgs) -> Result<Request, CliError> {
     };
     Ok(Request {
         task,
-        method: args.kv,
-        kv_dtype: args.model.kv_dtype,
+        method: Method::Full,
+        kv: args.kv.options(args.model.kv_dtype),
         max_new_tokens: args.max_new_tokens,
         tokens_per_second: args.tokens_per_second,
         window_seconds: args.window.map(|w| w.as_secs_f64()),
         guard: (!args.no_repetition_guard).then(GuardConfig::default),
         sampling,
+        watch: Vec::new(),
+        times: times(args).then(TimeOptions::default),
+        record_steps: false,
     })
+}
+
+/// Whether times are wanted.
+fn times(args: &TranscribeArgs) -> bool {
+    args.timestamps.is_some() || matches!(args.format, Format::Srt | Format::Vtt)
+}
+
+/// Fills in what depends on the model: the KV method with its head roles, and the heads that give times.
+fn complete(request: &mut Request, args: &TranscribeArgs, model: &Voxtral) -> Result<(), CliError> {
+    let name = &args.model.model;
+    request.method = args.kv.method(name, model)?;
+    if request.times.is_some() {
+        let profile = args.kv.profile(name, model)?.ok_or_else(|| {
+            CliError::Usage(format!(
+                "--timestamps and subtitles need a profile that says which heads of {name} follow the audio; make one with `wnw calibrate --model {name} --self FILE…` and give it with --kv-profile"
+            ))
+        })?;
+        request.watch = profile.anchors();
+    }
+    Ok(())
 }
 
 fn load(args: &TranscribeArgs, bar: &Bar) -> Result<Engine, CliError> {
@@ -181,6 +214,8 @@ impl Batch<'_> {
         path.push(match self.args.format {
             Format::Text => ".txt",
             Format::Json => ".json",
+            Format::Srt => ".srt",
+            Format::Vtt => ".vtt",
         });
         path.into()
     }
@@ -207,7 +242,7 @@ impl Batch<'_> {
                         return ControlFlow::Break(());
                     }
                 }
-                Event::Text(_) | Event::Started { .. } | Event::Finished(_) => {}
+                Event::Text(_) | Event::Started { .. } | Event::Finished(_) | Event::Step(_) => {}
             }
             ControlFlow::Continue(())
         };
@@ -215,7 +250,7 @@ impl Batch<'_> {
         if let Some(error) = output_error {
             return Err(error);
         }
-        let transcript = result?;
+        let mut transcript = result?;
         if self.args.strict && transcript.finish_reason != FinishReason::Stop {
             let why = transcript.warnings.iter().find(|w| matches!(w.kind, "length" | "repetition"));
             let reason = why.map_or_else(String::new, ToString::to_string);
@@ -223,6 +258,9 @@ impl Batch<'_> {
         }
         if text_to_stdout {
             print(&format!("{}\n", if stream_text { "" } else { &transcript.text }))?;
+        }
+        if self.args.timestamps != Some(Timestamps::Word) && self.args.format == Format::Json {
+            transcript.words = None;
         }
         self.deliver(input, &transcript, target)?;
         if !self.args.quiet {
@@ -241,9 +279,18 @@ impl Batch<'_> {
             let timing = self.args.timings.then_some(transcript.timing);
             serde_json::to_string_pretty(&JsonTranscript { file: &input.name, transcript, timing })
         };
+        let subtitles = || {
+            let cues = match (&transcript.words, self.args.timestamps) {
+                (Some(words), Some(Timestamps::Word)) => word_cues(words),
+                (words, _) => segments(words.as_deref().unwrap_or_default()),
+            };
+            if self.args.format == Format::Srt { srt(&cues) } else { vtt(&cues) }
+        };
         match (target, self.args.format) {
             (Some(path), Format::Text) => write_whole(&path, &format!("{}\n", transcript.text)),
             (Some(path), Format::Json) => write_whole(&path, &format!("{}\n", json()?)),
+            (Some(path), Format::Srt | Format::Vtt) => write_whole(&path, &subtitles()),
+            (None, Format::Srt | Format::Vtt) => print(&subtitles()),
             (None, Format::Json) => {
                 self.array.push(json()?);
                 Ok(())
@@ -275,6 +322,6 @@ fn summary(name: &str, t: &Transcript) -> String {
         t.timing.median_step_ms,
         t.statistics.kv_method,
         t.statistics.kv_dtype,
-        system::bytes(t.statistics.kv_bytes),
+        system::bytes(t.statistics.kv.kv_bytes),
     )
 }

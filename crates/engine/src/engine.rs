@@ -5,15 +5,18 @@ use std::time::Instant;
 
 use thiserror::Error;
 use wnw_audio::{AudioError, AudioStream};
-use wnw_kv::{KvDtype, KvStore};
+use wnw_kv::{Arena, ArenaError, HeadId, KvStore, StoreError, StoreOptions};
 use wnw_model::prompt::Task;
 use wnw_model::tekken::TextDecoder;
 use wnw_model::{ModelError, Voxtral};
 
-use crate::event::{Event, Phase, Progress};
-use crate::guard::{GuardConfig, Repetition, RepetitionGuard};
-use crate::method::Method;
+use crate::event::{Event, Phase, Progress, StepRecord};
+use crate::guard::{GuardConfig, Repetition, RepetitionGuard, RunAway};
+use crate::kv_statistics::KvSums;
+use crate::listening::Listening;
+use crate::method::{KvOptions, Method, MethodError, WindowKv};
 use crate::sampling::{Sampler, Sampling};
+use crate::times::{self, TimeOptions, Word};
 use crate::transcript::{FinishReason, Segment, Statistics, Timing, Transcript, Warning};
 use crate::window::Windower;
 
@@ -23,6 +26,9 @@ const RATE: f64 = wnw_audio::SAMPLE_RATE as f64;
 const SILENCE_PEAK: f32 = 1e-4;
 /// Tokens allowed beyond the rate, for short recordings.
 const SPARE_TOKENS: usize = 64;
+/// Tokens per second for which a KV budget keeps room: brisk speech. The cap on tokens is far higher, for it must never
+/// cut speech off.
+const EXPECTED_TOKENS_PER_SECOND: f64 = 5.0;
 
 /// Why a recording has no transcript.
 #[derive(Debug, Error)]
@@ -38,6 +44,9 @@ pub enum EngineError {
         "the model's output is not finite at token {0}: the weights are damaged, or --kv-dtype f16 overflows (use bf16)"
     )]
     NotFinite(usize),
+    /// The KV method.
+    #[error(transparent)]
+    Method(#[from] MethodError),
     /// A parameter of the request.
     #[error("{0}")]
     Request(String),
@@ -53,8 +62,8 @@ pub struct Request {
     pub task: Task,
     /// KV method.
     pub method: Method,
-    /// Element type of the cache.
-    pub kv_dtype: KvDtype,
+    /// How keys and values are stored.
+    pub kv: KvOptions,
     /// Cap of generated tokens per window; without one, `tokens_per_second` times the window's length decides.
     pub max_new_tokens: Option<usize>,
     /// Tokens per second of audio that the cap allows. Fast speech has 4 to 5 words, and so up to 8 tokens, a second.
@@ -65,6 +74,12 @@ pub struct Request {
     pub guard: Option<GuardConfig>,
     /// How tokens are chosen.
     pub sampling: Sampling,
+    /// KV heads whose attention to audio is watched if the method watches none itself.
+    pub watch: Vec<HeadId>,
+    /// How to read times off the watched heads' attention; none for no times.
+    pub times: Option<TimeOptions>,
+    /// Whether to tell of every step: [`Event::Step`].
+    pub record_steps: bool,
 }
 
 impl Default for Request {
@@ -72,12 +87,15 @@ impl Default for Request {
         Self {
             task: Task::Transcribe { language: None },
             method: Method::default(),
-            kv_dtype: KvDtype::default(),
+            kv: KvOptions::default(),
             max_new_tokens: None,
             tokens_per_second: 12.0,
             window_seconds: None,
             guard: Some(GuardConfig::default()),
             sampling: Sampling::Greedy,
+            watch: Vec::new(),
+            times: None,
+            record_steps: false,
         }
     }
 }
@@ -173,13 +191,14 @@ struct Run<'a> {
     window_samples: usize,
     text: String,
     segments: Vec<Segment>,
+    words: Vec<Word>,
     tokens: Vec<u32>,
     finish_reason: FinishReason,
     warnings: Vec<Warning>,
     statistics: Statistics,
     timing: Timing,
     step_seconds: Vec<f32>,
-    resident: f64,
+    kv: KvSums,
     /// Bytes of the current window's text that were passed on.
     said: usize,
 }
@@ -193,18 +212,19 @@ impl<'a> Run<'a> {
             window_samples: 0,
             text: String::new(),
             segments: Vec::new(),
+            words: Vec::new(),
             tokens: Vec::new(),
             finish_reason: FinishReason::Stop,
             warnings: Vec::new(),
             statistics: Statistics {
                 kv_method: request.method.to_string(),
-                kv_dtype: request.kv_dtype.to_string(),
+                kv_dtype: request.kv.dtype.to_string(),
                 weight_dtype: model.dtype().to_string(),
                 ..Statistics::default()
             },
             timing: Timing::default(),
             step_seconds: Vec::new(),
-            resident: 0.0,
+            kv: KvSums::default(),
             said: 0,
         }
     }
@@ -237,7 +257,7 @@ impl<'a> Run<'a> {
         } else {
             self.transcribe_window(samples, sink)?
         };
-        self.segments.push(Segment { start, end, text });
+        self.segments.push(Segment { start, end, text, confidence: None });
         self.samples_done += samples.len();
         self.window_samples = 0;
         self.statistics.windows += 1;
@@ -267,8 +287,24 @@ impl<'a> Run<'a> {
         let decoder = model.decoder();
         let x = decoder.embed_prompt(&prompt, &audio)?;
         drop(audio);
-        let mut policy = request.method.policy();
-        let mut store = KvStore::new(decoder.kv_shape(), request.kv_dtype, prompt.layout.clone());
+        let wanted = request.max_new_tokens.unwrap_or(request.token_cap(samples.len() as f64 / RATE));
+        let cap = wanted.min(max - n);
+        let answer =
+            cap.min((samples.len() as f64 / RATE * EXPECTED_TOKENS_PER_SECOND) as usize + SPARE_TOKENS);
+        let window = WindowKv { shape: decoder.kv_shape(), layout: &prompt.layout, answer, kv: &request.kv };
+        let mut policy = request.method.policy(&window)?;
+        let mut store = KvStore::new(
+            decoder.kv_shape(),
+            prompt.layout.clone(),
+            &StoreOptions {
+                dtype: request.kv.dtype,
+                segment_rows: policy.segment_rows(),
+                device: Arena::new(request.kv.budget),
+                host: Arena::new(None),
+                host_place: request.kv.host.clone(),
+                swap: request.kv.swap,
+            },
+        );
         let states = {
             let progress = self.progress(Phase::Prefill, 0.0, 0);
             decoder.prefill(x, 1, &mut store, policy.as_mut(), &mut |p| {
@@ -279,8 +315,13 @@ impl<'a> Run<'a> {
         self.timing.prefill += clock.elapsed().as_secs_f64();
 
         let clock = Instant::now();
-        let wanted = request.max_new_tokens.unwrap_or(request.token_cap(samples.len() as f64 / RATE));
-        let cap = wanted.min(max - n);
+        let watched = policy.watches();
+        let watched = if watched.is_empty() { request.watch.clone() } else { watched };
+        let second = 1.0 / model.audio_tokens_per_second();
+        let mut listening = (!watched.is_empty()).then(|| Listening::new(second, request.guard.is_some()));
+        store.watch(watched).map_err(ModelError::from)?;
+        store.swap(&policy.before_decode()).map_err(ModelError::from)?;
+        self.kv.begin(&store);
         let mut sampler = Sampler::new(request.sampling);
         let mut guard = request.guard.map(RepetitionGuard::new);
         let mut decoder_text = TextDecoder::new(model.tokenizer());
@@ -308,22 +349,61 @@ impl<'a> Run<'a> {
                 outcome = Outcome::Repetition(found);
                 break;
             }
+            if let Some(found) = listening.as_mut().and_then(|l| l.heard(&tokens, &store)) {
+                outcome = Outcome::RunAway(found);
+                break;
+            }
             let fraction = (tokens.len() as f64 / expected).min(0.99);
             emit(sink, Event::Progress(self.progress(Phase::Decode, fraction, tokens.len())))?;
-            logits = decoder.step(token, n + tokens.len() - 1, &mut store, &mut buffers)?;
-            self.resident += store.retention();
+            logits = match decoder.step(token, n + tokens.len() - 1, &mut store, &mut buffers) {
+                Ok(logits) => logits,
+                Err(ModelError::Store(StoreError::Device(ArenaError::Full { .. }))) => {
+                    outcome = Outcome::Budget;
+                    break;
+                }
+                Err(error) => return Err(error.into()),
+            };
+            self.kv.step(&store);
+            let plan = policy.after_step(store.attention());
+            if request.record_steps {
+                let report = store.report();
+                let record = StepRecord {
+                    window: self.segments.len(),
+                    attention: store.attention().to_vec(),
+                    segments: store.segments().ranges().to_vec(),
+                    wanted: plan.wanted.clone(),
+                    recalled: store.recalled_segments(),
+                    device_bytes: report.device_bytes,
+                    r_gpu: report.r_gpu,
+                };
+                emit(sink, Event::Step(Box::new(record)))?;
+            }
+            store.swap(&plan).map_err(ModelError::from)?;
             self.step_seconds.push(step_clock.elapsed().as_secs_f32());
             step_clock = Instant::now();
         }
         self.say(&decoder_text.finish(), &mut text, sink)?;
         self.timing.decode += clock.elapsed().as_secs_f64();
         text.truncate(text.trim_end().len());
+        if let (Some(options), Some(listening)) = (&request.times, &listening) {
+            let start = self.samples_done as f64 / RATE;
+            let end = start + samples.len() as f64 / RATE;
+            self.words.extend(times::words(
+                &listening.trace,
+                &tokens,
+                model.tokenizer(),
+                options,
+                second,
+                start,
+                end,
+            ));
+        }
 
         let statistics = &mut self.statistics;
         statistics.prompt_tokens += n;
         statistics.audio_tokens += prompt.layout.n_audio();
         statistics.new_tokens += tokens.len();
-        statistics.kv_bytes = statistics.kv_bytes.max(store.report().bytes_allocated);
+        self.kv.end(&store);
         self.report(outcome, tokens.len(), sink)?;
         self.tokens.extend(tokens);
         Ok(text)
@@ -377,6 +457,32 @@ impl<'a> Run<'a> {
                     "between {start:.1} s and {end:.1} s the model's context was full after {n_tokens} tokens, before the model ended: text is missing; use a shorter --window"
                 ),
             ),
+            Outcome::RunAway(found) => {
+                let what = match found {
+                    RunAway::JumpBack { from, to, tokens } => format!(
+                        "went back from {:.1} s to {:.1} s and repeated itself for {tokens} tokens",
+                        start + from,
+                        start + to
+                    ),
+                    RunAway::StandStill { at, tokens } => {
+                        format!("stood still at {:.1} s for {tokens} tokens, repeating itself", start + at)
+                    }
+                };
+                (
+                    "repetition",
+                    FinishReason::Repetition,
+                    format!(
+                        "between {start:.1} s and {end:.1} s the model {what} and was stopped: text is missing or wrong there; --no-repetition-guard lets it run"
+                    ),
+                )
+            }
+            Outcome::Budget => (
+                "length",
+                FinishReason::Length,
+                format!(
+                    "between {start:.1} s and {end:.1} s the KV budget was full after {n_tokens} tokens, before the model ended: text is missing; raise --kv-budget or use a shorter --window"
+                ),
+            ),
             Outcome::Repetition(found) => {
                 let what = match found {
                     Repetition::Cycle { period, repeats } => {
@@ -404,11 +510,22 @@ impl<'a> Run<'a> {
     fn finish(mut self, total: f64) -> Transcript {
         let duration = self.samples_done as f64 / RATE;
         let steps = self.step_seconds.len();
-        self.statistics.r_gpu = if steps == 0 { 1.0 } else { self.resident / steps as f64 };
+        self.statistics.kv = self.kv.statistics();
+        self.timing.recall_wait_ms = self.kv.wait_ms();
         self.step_seconds.sort_unstable_by(f32::total_cmp);
         self.timing.median_step_ms = self.step_seconds.get(steps / 2).map_or(0.0, |s| f64::from(*s) * 1e3);
         self.timing.total = total;
         self.timing.real_time_factor = if duration > 0.0 { total / duration } else { 0.0 };
+        let words = self.request.times.map(|_| std::mem::take(&mut self.words));
+        if let Some(words) = &words {
+            let segment = |cue: times::Cue| Segment {
+                start: cue.start,
+                end: cue.end,
+                text: cue.text,
+                confidence: Some(cue.confidence),
+            };
+            self.segments = times::segments(words).into_iter().map(segment).collect();
+        }
         let language = match &self.request.task {
             Task::Transcribe { language } => language.clone(),
             Task::Chat { .. } => None,
@@ -418,6 +535,7 @@ impl<'a> Run<'a> {
             language,
             duration,
             segments: self.segments,
+            words,
             tokens: self.tokens,
             finish_reason: self.finish_reason,
             warnings: self.warnings,
@@ -435,7 +553,11 @@ enum Outcome {
     Length,
     /// The positions that the model supports.
     Context,
+    /// The KV budget.
+    Budget,
     Repetition(Repetition),
+    /// Where the model listens says that it runs away.
+    RunAway(RunAway),
 }
 
 fn cancelled(error: ModelError) -> EngineError {

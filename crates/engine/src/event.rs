@@ -14,6 +14,8 @@ pub enum Event {
     Progress(Progress),
     /// More text of the transcript. The concatenation of all deltas is the transcript's text.
     Text(String),
+    /// What a decode step attended to and what was swapped after it; only if [`crate::Request::record_steps`] is set.
+    Step(Box<StepRecord>),
     /// Something the user should know; it is also in the transcript.
     Warning(Warning),
     /// The recording is done. The last event.
@@ -56,4 +58,23 @@ impl Progress {
     pub fn audio_position(&self) -> f64 {
         self.window_start + self.fraction * self.window_seconds
     }
+}
+
+/// One decode step, for charts.
+#[derive(Clone, Debug, PartialEq)]
+pub struct StepRecord {
+    /// Index of the window, from 0.
+    pub window: usize,
+    /// Attention to each audio row, summed over the watched heads' query heads, `(n_audio)`.
+    pub attention: Vec<f32>,
+    /// Ordinals of each segment.
+    pub segments: Vec<std::ops::Range<usize>>,
+    /// Segments that the method wanted after this step, ascending.
+    pub wanted: Vec<u32>,
+    /// Segments recalled in some head while this step attended, ascending.
+    pub recalled: Vec<u32>,
+    /// Bytes allocated on the device.
+    pub device_bytes: u64,
+    /// Share of audio rows on the device.
+    pub r_gpu: f64,
 }

@@ -3,6 +3,11 @@
 //! A speech LLM that loses its place repeats itself, often for as long as it may. Two signs are watched on the token
 //! ids: the tail is one short sequence many times over (n-gram), or a long stretch uses very few distinct tokens
 //! (token ratio). Both thresholds lie far beyond what speech does, including strings of equal digits.
+//! [`PlaceGuard`] is independent of that: it watches where in the audio the model listens.
+
+mod place;
+
+pub use place::{PlaceGuard, PlaceGuardConfig, RunAway};
 
 /// Thresholds of the guard.
 #[derive(Clone, Copy, Debug, PartialEq)]

@@ -8,14 +8,18 @@
 mod engine;
 mod event;
 mod guard;
+mod kv_statistics;
+mod listening;
 mod method;
 mod sampling;
+pub mod times;
 mod transcript;
 pub mod window;
 
 pub use engine::{Engine, EngineError, Request};
-pub use event::{Event, Phase, Progress};
-pub use guard::{GuardConfig, Repetition, RepetitionGuard};
-pub use method::Method;
+pub use event::{Event, Phase, Progress, StepRecord};
+pub use guard::{GuardConfig, PlaceGuard, PlaceGuardConfig, Repetition, RepetitionGuard, RunAway};
+pub use kv_statistics::{KvStatistics, RoleStatistics};
+pub use method::{KvOptions, Method, MethodError, Roles, WindowKv};
 pub use sampling::{Sampler, Sampling};
 pub use transcript::{FinishReason, Segment, Statistics, Timing, Transcript, Warning};

@@ -1,41 +1,243 @@
-//! KV methods by name.
+//! KV methods with their parameters, and what they need of a budget.
 
 use std::fmt;
-use std::str::FromStr;
+use std::sync::Arc;
 
-use wnw_kv::Policy;
-use wnw_kv::policies::Full;
+use thiserror::Error;
+use wnw_kv::policies::wnw::WnwParams;
+use wnw_kv::policies::{Full, Wnw};
+use wnw_kv::profile::{Profile, ProfileError, WnwOptions, uniform_params};
+use wnw_kv::{HostPlace, KvDtype, KvShape, Policy, PromptLayout, Role, SwapMode};
 
 /// A KV method with its parameters: makes a fresh policy for every window.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default)]
 pub enum Method {
     /// Keep everything.
     #[default]
     Full,
+    /// Waxing and waning.
+    Wnw {
+        /// Where the head roles come from.
+        roles: Roles,
+        /// Parameters; `r_gpu` counts unless a budget alone decides.
+        options: WnwOptions,
+        /// Whether `options.r_gpu` was asked for. If not, and there is a budget, each window gets the r_GPU that the
+        /// budget allows.
+        fixed_r_gpu: bool,
+    },
+}
+
+/// Where head roles come from.
+#[derive(Clone, Debug)]
+pub enum Roles {
+    /// A calibrated profile.
+    Profile(Arc<Profile>),
+    /// No calibration: see [`uniform_params`].
+    Uniform {
+        /// Audio tokens per second.
+        tokens_per_second: f64,
+    },
+}
+
+/// How keys and values are stored.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct KvOptions {
+    /// Element type.
+    pub dtype: KvDtype,
+    /// Most bytes of KV on the device.
+    pub budget: Option<u64>,
+    /// Where the host tier lies.
+    pub host: HostPlace,
+    /// When recalled rows are copied.
+    pub swap: SwapMode,
+}
+
+/// Why a method cannot work on a window.
+#[derive(Debug, Error)]
+pub enum MethodError {
+    /// The profile or the options.
+    #[error(transparent)]
+    Profile(#[from] ProfileError),
+    /// Too small a budget.
+    #[error(
+        "--kv-budget: {budget} bytes of KV are too few for this window with {method}: it needs at least {least} ({text} of them for text); raise the budget, use a shorter --window, or another --kv method"
+    )]
+    Budget {
+        /// Method.
+        method: &'static str,
+        /// Bytes given.
+        budget: u64,
+        /// The least that works.
+        least: u64,
+        /// Bytes of text KV in it.
+        text: u64,
+    },
+}
+
+/// A window for which a policy is wanted.
+#[derive(Clone, Copy, Debug)]
+pub struct WindowKv<'a> {
+    /// Head counts and sizes.
+    pub shape: KvShape,
+    /// Positions of the prompt.
+    pub layout: &'a PromptLayout,
+    /// Answer tokens to keep room for.
+    pub answer: usize,
+    /// How KV is stored.
+    pub kv: &'a KvOptions,
+}
+
+/// Rows of a page, as the store allocates them.
+const PAGE_ROWS: u64 = 64;
+
+impl WindowKv<'_> {
+    fn row_bytes(&self) -> u64 {
+        (2 * self.shape.head_dim * self.kv.dtype.bytes()) as u64
+    }
+
+    fn heads(&self) -> u64 {
+        (self.shape.n_layers * self.shape.n_kv_heads) as u64
+    }
+
+    fn text_rows(&self) -> u64 {
+        (self.layout.len() - self.layout.n_audio() + self.answer) as u64
+    }
+
+    /// Bytes of one head that keeps `audio` audio rows, in whole pages.
+    fn head_bytes(&self, audio: u64) -> u64 {
+        (audio + self.text_rows()).div_ceil(PAGE_ROWS) * PAGE_ROWS * self.row_bytes()
+    }
+
+    /// Bytes when everything is kept.
+    pub fn full_bytes(&self) -> u64 {
+        self.heads() * self.head_bytes(self.layout.n_audio() as u64)
+    }
+
+    /// Bytes of text rows alone.
+    fn text_bytes(&self) -> u64 {
+        self.heads() * self.head_bytes(0)
+    }
+
+    /// The least that works with these roles: anchors whole, and one segment at a time in every tidal head.
+    fn least_bytes(&self, params: &WnwParams) -> u64 {
+        let n_audio = self.layout.n_audio() as u64;
+        let block = (params.segment_rows as u64).min(n_audio.max(1)) * self.row_bytes();
+        let head = |role: &Role| match role {
+            Role::Anchor | Role::Whole => self.head_bytes(n_audio),
+            Role::Tidal => self.head_bytes(0) + block,
+            Role::Fixed => self.head_bytes(0),
+        };
+        params.roles.iter().map(head).sum()
+    }
+
+    /// Bytes after prefill with these parameters, and with as many recalled segments as two selections in a row name.
+    fn expected_bytes(&self, params: &WnwParams) -> u64 {
+        let n_audio = self.layout.n_audio() as u64;
+        let block = (params.segment_rows as u64).min(n_audio.max(1)) * self.row_bytes();
+        let segments = n_audio.div_ceil(params.segment_rows as u64);
+        let recalled = (2 * params.top_chunks.saturating_mul(params.chunk_segments)) as u64;
+        let head = |(role, retention): (&Role, &f64)| {
+            let kept = (retention * n_audio as f64).ceil() as u64;
+            let tidal = *role == Role::Tidal && *retention < 1.0;
+            self.head_bytes(kept) + if tidal { recalled.min(segments) * block } else { 0 }
+        };
+        params.roles.iter().zip(&params.retention).map(head).sum()
+    }
 }
 
 impl Method {
-    /// A policy for one window.
-    pub fn policy(&self) -> Box<dyn Policy> {
+    /// The name that reports print.
+    pub fn name(&self) -> &'static str {
         match self {
-            Self::Full => Box::new(Full),
+            Self::Full => "full",
+            Self::Wnw { .. } => "wnw",
         }
     }
+
+    /// WnW's parameters for a target r_GPU; `None` for other methods.
+    fn params(roles: &Roles, options: &WnwOptions, shape: KvShape) -> Result<WnwParams, ProfileError> {
+        match roles {
+            Roles::Profile(profile) => profile.params(options),
+            Roles::Uniform { tokens_per_second } => uniform_params(shape, *tokens_per_second, options),
+        }
+    }
+
+    /// A policy for one window.
+    pub fn policy(&self, window: &WindowKv<'_>) -> Result<Box<dyn Policy>, MethodError> {
+        let budget = window.kv.budget;
+        let too_small = |least: u64| MethodError::Budget {
+            method: self.name(),
+            budget: budget.unwrap_or(u64::MAX),
+            least,
+            text: window.text_bytes(),
+        };
+        let Self::Wnw { roles, options, fixed_r_gpu } = self else {
+            return match budget {
+                Some(budget) if budget < window.full_bytes() => Err(too_small(window.full_bytes())),
+                _ => Ok(Box::new(Full)),
+            };
+        };
+        let params = match budget {
+            Some(budget) if !fixed_r_gpu => fit_budget(roles, options, window, budget)?.ok_or_else(|| {
+                let most_frugal = WnwOptions { lambda: Some(0.0), r_gpu: 1.0, ..options.clone() };
+                let least = Self::params(roles, &most_frugal, window.shape).map(|p| window.least_bytes(&p));
+                too_small(least.unwrap_or(window.full_bytes()))
+            })?,
+            _ => {
+                let params = Self::params(roles, options, window.shape)?;
+                let least = window.least_bytes(&params);
+                if budget.is_some_and(|budget| budget < least) {
+                    return Err(too_small(least));
+                }
+                params
+            }
+        };
+        Ok(Box::new(Wnw::new(Arc::new(params))))
+    }
+}
+
+/// The parameters with the largest r_GPU that fits the budget; `None` when none does.
+fn fit_budget(
+    roles: &Roles,
+    options: &WnwOptions,
+    window: &WindowKv<'_>,
+    budget: u64,
+) -> Result<Option<WnwParams>, ProfileError> {
+    if budget >= window.full_bytes() {
+        let whole = WnwOptions { r_gpu: 1.0, lambda: None, ..options.clone() };
+        return Method::params(roles, &whole, window.shape).map(Some);
+    }
+    // Retention grows with λ, and bytes with retention: bisect λ.
+    let at = |lambda: f64| {
+        let share = budget.saturating_sub(window.text_bytes()) as f64
+            / window.full_bytes().saturating_sub(window.text_bytes()).max(1) as f64;
+        let r_gpu = share.clamp(1e-6, 1.0 - 1e-9);
+        Method::params(roles, &WnwOptions { r_gpu, lambda: Some(lambda), ..options.clone() }, window.shape)
+    };
+    let fits = |params: &WnwParams| window.expected_bytes(params).max(window.least_bytes(params)) <= budget;
+    let mut best = at(0.0)?;
+    if !fits(&best) {
+        // Too little for a usual recall; with less recall it may still work.
+        return Ok((window.least_bytes(&best) <= budget).then_some(best));
+    }
+    let (mut low, mut high) = (0f64, 1f64);
+    while high < 1e9 && fits(&at(high)?) {
+        (low, high) = (high, high * 2.0);
+    }
+    for _ in 0..60 {
+        let middle = 0.5 * (low + high);
+        let params = at(middle)?;
+        if fits(&params) {
+            (low, best) = (middle, params);
+        } else {
+            high = middle;
+        }
+    }
+    Ok(Some(if low > 0.0 { at(low)? } else { best }))
 }
 
 impl fmt::Display for Method {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(self.policy().name())
-    }
-}
-
-impl FromStr for Method {
-    type Err = String;
-
-    fn from_str(s: &str) -> Result<Self, String> {
-        match s {
-            "full" => Ok(Self::Full),
-            _ => Err(format!("'{s}' is no KV method; use full")),
-        }
+        f.write_str(self.name())
     }
 }

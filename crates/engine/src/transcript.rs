@@ -4,6 +4,9 @@ use std::fmt;
 
 use serde::Serialize;
 
+use crate::kv_statistics::KvStatistics;
+use crate::times::Word;
+
 /// Why decoding ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
@@ -37,7 +40,7 @@ impl fmt::Display for Warning {
     }
 }
 
-/// A stretch of the recording and its text: one per window.
+/// A stretch of the recording and its text: one per sentence or so if times were asked for, otherwise one per window.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Segment {
     /// Seconds from the start of the recording.
@@ -46,6 +49,9 @@ pub struct Segment {
     pub end: f64,
     /// What is said in it.
     pub text: String,
+    /// Confidence of the times, 0 to 1, if they were read off the model's attention.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub confidence: Option<f64>,
 }
 
 /// Counts; the same for the same input and flags.
@@ -65,10 +71,9 @@ pub struct Statistics {
     pub kv_dtype: String,
     /// Element type of the decoder's weights.
     pub weight_dtype: String,
-    /// Share of audio KV rows resident, mean over decode steps (r_GPU).
-    pub r_gpu: f64,
-    /// The most KV bytes allocated at once.
-    pub kv_bytes: u64,
+    /// What the KV cache held and moved.
+    #[serde(flatten)]
+    pub kv: KvStatistics,
 }
 
 /// Where the time went, in seconds.
@@ -88,6 +93,8 @@ pub struct Timing {
     pub real_time_factor: f64,
     /// Median of a decode step in milliseconds.
     pub median_step_ms: f64,
+    /// Milliseconds of a decode step spent waiting for recalled KV rows, mean.
+    pub recall_wait_ms: f64,
 }
 
 /// The transcript of one recording.
@@ -99,8 +106,11 @@ pub struct Transcript {
     pub language: Option<String>,
     /// Seconds decoded.
     pub duration: f64,
-    /// One stretch per window.
+    /// The text in stretches.
     pub segments: Vec<Segment>,
+    /// Words with their times, if they were asked for.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub words: Option<Vec<Word>>,
     /// Generated token ids of all windows, without the end token.
     pub tokens: Vec<u32>,
     /// Why decoding ended.

@@ -3,7 +3,7 @@
 use half::{bf16, f16};
 
 /// A storage type of KV rows and half-precision weights. All arithmetic is done in f32.
-pub trait KvElement: Copy + Send + Sync + 'static {
+pub trait KvElement: bytemuck::Pod + Send + Sync {
     /// Widens to f32, exactly.
     fn widen(self) -> f32;
     /// Rounds to nearest even.

@@ -94,11 +94,15 @@ fn sum(acc: &[f32; W]) -> f32 {
     a[0]
 }
 
+/// Partial sums of [`mix_rows`]: row `i` of all rows goes into partial sum `i % MIX_LANES`, which hides the latency of
+/// the multiply-add chain and makes the result independent of the pieces in which the rows come.
+pub const MIX_LANES: usize = 4;
+
 kernel! {
-    /// Adds weighted value rows: `out_j += Σ_i p[j * stride + offset + i] · v_i` for `g` outputs.
+    /// Adds weighted value rows to partial sums: `acc[j, (offset + i) % MIX_LANES] += p[j * stride + offset + i] · v_i`.
     ///
-    /// `out` is `(g, head_dim)` and `v` is `(n, head_dim)`; each value row is read, and widened, once for the group.
-    pub fn mix_rows / mix_rows_with<T: KvElement>(p: &[f32], stride: usize, offset: usize, v: &[T], head_dim: usize, out: &mut [f32]) = mix_rows_body
+    /// `acc` is `(g, MIX_LANES, head_dim)` and `v` is `(n, head_dim)`. [`fold_mix`] adds the partial sums up.
+    pub fn mix_rows / mix_rows_with<T: KvElement>(p: &[f32], stride: usize, offset: usize, v: &[T], head_dim: usize, acc: &mut [f32]) = mix_rows_body
 }
 
 #[inline(always)]
@@ -109,19 +113,33 @@ fn mix_rows_body<M: MulAdd, T: KvElement>(
     offset: usize,
     v: &[T],
     head_dim: usize,
-    out: &mut [f32],
+    acc: &mut [f32],
 ) {
     let n = v.len() / head_dim;
+    // Rows before the first that belongs to lane 0.
+    let lead = (MIX_LANES - offset % MIX_LANES) % MIX_LANES;
     let mut d = 0;
     while d < head_dim {
         let width = W.min(head_dim - d);
-        for (j, out) in out.chunks_exact_mut(head_dim).enumerate() {
+        for (j, out) in acc.chunks_exact_mut(MIX_LANES * head_dim).enumerate() {
             let weights = &p[j * stride + offset..j * stride + offset + n];
-            // Four partial sums hide the latency of the multiply-add chain.
-            let mut acc = [[0f32; W]; 4];
+            let lane_of = |i: usize| (offset + i) % MIX_LANES;
+            let mut acc = [[0f32; W]; MIX_LANES];
+            for (lane, acc) in acc.iter_mut().enumerate() {
+                acc[..width].copy_from_slice(&out[lane * head_dim + d..lane * head_dim + d + width]);
+            }
             if width == W {
-                let mut i = 0;
-                while i + 4 <= n {
+                let one = |acc: &mut [[f32; W]; MIX_LANES], i: usize| {
+                    let row = &v[i * head_dim + d..i * head_dim + d + W];
+                    let acc = &mut acc[lane_of(i)];
+                    for lane in 0..W {
+                        acc[lane] = m.mul_add(weights[i], row[lane].widen(), acc[lane]);
+                    }
+                };
+                let lead = lead.min(n);
+                (0..lead).for_each(|i| one(&mut acc, i));
+                let mut i = lead;
+                while i + MIX_LANES <= n {
                     for (lane4, acc) in acc.iter_mut().enumerate() {
                         let row = &v[(i + lane4) * head_dim + d..(i + lane4) * head_dim + d + W];
                         let w = weights[i + lane4];
@@ -129,27 +147,32 @@ fn mix_rows_body<M: MulAdd, T: KvElement>(
                             acc[lane] = m.mul_add(w, row[lane].widen(), acc[lane]);
                         }
                     }
-                    i += 4;
+                    i += MIX_LANES;
                 }
-                for i in i..n {
-                    let row = &v[i * head_dim + d..i * head_dim + d + W];
-                    for lane in 0..W {
-                        acc[0][lane] = m.mul_add(weights[i], row[lane].widen(), acc[0][lane]);
-                    }
-                }
+                (i..n).for_each(|i| one(&mut acc, i));
             } else {
                 for i in 0..n {
+                    let acc = &mut acc[lane_of(i)];
                     for lane in 0..width {
-                        let x = v[i * head_dim + d + lane].widen();
-                        acc[0][lane] = m.mul_add(weights[i], x, acc[0][lane]);
+                        acc[lane] = m.mul_add(weights[i], v[i * head_dim + d + lane].widen(), acc[lane]);
                     }
                 }
             }
-            for lane in 0..width {
-                out[d + lane] += (acc[0][lane] + acc[1][lane]) + (acc[2][lane] + acc[3][lane]);
+            for (lane, acc) in acc.iter().enumerate() {
+                out[lane * head_dim + d..lane * head_dim + d + width].copy_from_slice(&acc[..width]);
             }
         }
         d += width;
+    }
+}
+
+/// Adds up the partial sums of [`mix_rows`]: `acc` is `(g, MIX_LANES, head_dim)`, `out` is `(g, head_dim)`.
+pub fn fold_mix(acc: &[f32], head_dim: usize, out: &mut [f32]) {
+    for (acc, out) in acc.chunks_exact(MIX_LANES * head_dim).zip(out.chunks_exact_mut(head_dim)) {
+        for (d, out) in out.iter_mut().enumerate() {
+            let lane = |lane: usize| acc[lane * head_dim + d];
+            *out = (lane(0) + lane(1)) + (lane(2) + lane(3));
+        }
     }
 }
 
@@ -229,10 +252,19 @@ mod tests {
         for isa in [Isa::Portable, Isa::Avx2, Isa::Avx512] {
             let mut scores = vec![0f32; g * stride];
             score_rows_with(isa, &q, &rows, head_dim, 0.5, &mut scores, stride, offset);
-            let mut out = vec![0.25f32; g * head_dim];
-            mix_rows_with(isa, &scores, stride, offset, &rows, head_dim, &mut out);
+            // The same rows in two pieces give the same bits.
+            let (mut out, mut cut) = (vec![0f32; g * head_dim], vec![0f32; g * head_dim]);
+            let mut acc = vec![0f32; g * MIX_LANES * head_dim];
+            mix_rows_with(isa, &scores, stride, offset, &rows, head_dim, &mut acc);
+            fold_mix(&acc, head_dim, &mut out);
+            acc.fill(0.0);
+            let (first, rest) = rows.split_at(n / 3 * head_dim);
+            mix_rows_with(isa, &scores, stride, offset, first, head_dim, &mut acc);
+            mix_rows_with(isa, &scores, stride, offset + n / 3, rest, head_dim, &mut acc);
+            fold_mix(&acc, head_dim, &mut cut);
+            assert_eq!(out, cut, "{isa:?}");
             for j in 0..g {
-                let mut mixed = vec![0.25f64; head_dim];
+                let mut mixed = vec![0f64; head_dim];
                 for i in 0..n {
                     let row = &rows[i * head_dim..(i + 1) * head_dim];
                     let s: f64 = (0..head_dim)

@@ -4,7 +4,7 @@ use rayon::prelude::*;
 use wnw_kernels::KvElement;
 use wnw_kernels::elementwise::{exp_sub_sum, max, scale};
 use wnw_kernels::matmul::{MatRef, matmul_ab, matmul_abt};
-use wnw_kernels::vector::{mix_rows, score_rows};
+use wnw_kernels::vector::{MIX_LANES, fold_mix, mix_rows, score_rows};
 
 /// Query rows of one task, and key rows of one tile, of [`prefill_attention`].
 const QUERY_BLOCK: usize = 32;
@@ -151,20 +151,29 @@ impl AttentionTile {
     }
 }
 
+/// Buffers of one KV head's [`attend_pieces`], kept from step to step.
+#[derive(Debug, Default)]
+pub struct StepScratch {
+    /// Softmax weights of the last call, `(g, n)`, in the order of the rows.
+    pub weights: Vec<f32>,
+    mixed: Vec<f32>, // (g, MIX_LANES, head_dim)
+}
+
 /// Softmax attention of one step for one KV head: `g` query rows over rows that lie in pieces.
 ///
 /// `q` and `out` are `(g, head_dim)`; each piece is a pair of key and value rows, `(rows, head_dim)`, and `n` is the
-/// number of rows of all pieces. On return `weights` is `(g, n)`, the softmax weights in the order of the pieces.
+/// number of rows of all pieces. The result depends on the rows and their order alone, not on where the pieces end.
 pub fn attend_pieces<'a, T: KvElement>(
     q: &[f32],
     pieces: impl Iterator<Item = (&'a [T], &'a [T])> + Clone,
     n: usize,
     head_dim: usize,
     scale_by: f32,
-    weights: &mut Vec<f32>,
+    scratch: &mut StepScratch,
     out: &mut [f32],
 ) {
     let g = q.len() / head_dim;
+    let StepScratch { weights, mixed } = scratch;
     // Every element is overwritten below, so only growth costs anything.
     weights.resize(g * n, 0.0);
     let mut at = 0;
@@ -178,12 +187,14 @@ pub fn attend_pieces<'a, T: KvElement>(
         let sum = exp_sub_sum(weights, top);
         scale(weights, 1.0 / sum);
     }
-    out.fill(0.0);
+    mixed.clear();
+    mixed.resize(g * MIX_LANES * head_dim, 0.0);
     let mut at = 0;
     for (_, v) in pieces {
-        mix_rows(weights, n, at, v, head_dim, out);
+        mix_rows(weights, n, at, v, head_dim, mixed);
         at += v.len() / head_dim;
     }
+    fold_mix(mixed, head_dim, out);
 }
 
 #[cfg(test)]
@@ -250,12 +261,12 @@ mod tests {
         fn a_step_agrees_with_the_definition(n in 1usize..200, piece in 1usize..70, group in 1usize..9, hd in 1usize..40, seed: u64) {
             let shape = PrefillShape { n_q: 1, n_k: n, n_q_heads: group, n_kv_heads: 1, head_dim: hd };
             let (q, k, v) = (noise(group * hd, seed), noise(n * hd, seed ^ 1 << 33), noise(n * hd, seed ^ 1 << 34));
-            let (mut weights, mut out) = (Vec::new(), vec![f32::NAN; q.len()]);
-            attend_pieces(&q, k.chunks(piece * hd).zip(v.chunks(piece * hd)), n, hd, 0.3, &mut weights, &mut out);
+            let (mut scratch, mut out) = (StepScratch::default(), vec![f32::NAN; q.len()]);
+            attend_pieces(&q, k.chunks(piece * hd).zip(v.chunks(piece * hd)), n, hd, 0.3, &mut scratch, &mut out);
             for (a, b) in out.iter().zip(naive(&q, &k, &v, shape, Mask::None, f64::from(0.3f32))) {
                 prop_assert!((f64::from(*a) - b).abs() < 2e-5, "{a} {b}");
             }
-            for w in weights.chunks_exact(n) {
+            for w in scratch.weights.chunks_exact(n) {
                 prop_assert!((w.iter().sum::<f32>() - 1.0).abs() < 1e-5);
             }
         }

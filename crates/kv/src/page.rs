@@ -1,61 +1,112 @@
 //! Fixed-size pages of KV rows and the pool they come from.
 
+use std::sync::Arc;
+
 use wnw_kernels::KvElement;
 
-/// Rows of one page. Large enough that attention runs over long contiguous pieces, small enough that the last, partly
-/// filled page of each head costs little.
+use crate::arena::{Arena, ArenaError};
+
+/// Rows of a page of kept rows. Large enough that attention runs over long contiguous pieces, small enough that the
+/// last, partly filled page of each head costs little.
 pub const PAGE_ROWS: usize = 64;
 
-/// Pages of keys and values: a page is `(2, PAGE_ROWS, head_dim)`, keys first.
+/// Rows of keys and values: `(2, rows, head_dim)`, keys first. Rows that were never written are NaN, so that a stale
+/// read shows.
+pub type Page<T> = Box<[T]>;
+
+/// Where pages of one size come from and go back to.
 ///
-/// Pages are allocated one at a time and never move, so appending a row never copies the cache. Rows that were never
-/// written are NaN, so that a stale read shows.
+/// Pages are allocated one at a time and never move, so appending a row never copies the cache. A page belongs to
+/// whoever took it; the pool charges the arena for pages in use and for those waiting to be used again.
 #[derive(Debug)]
 pub struct PagePool<T> {
+    rows: usize,
     head_dim: usize,
-    pages: Vec<Box<[T]>>,
+    arena: Arc<Arena>,
+    free: Vec<Page<T>>,
+    allocated: u64,
 }
 
 impl<T: KvElement> PagePool<T> {
-    /// An empty pool for rows of `head_dim` elements.
-    pub fn new(head_dim: usize) -> Self {
-        Self { head_dim, pages: Vec::new() }
+    /// An empty pool of pages of `rows` rows of `head_dim` elements.
+    pub fn new(rows: usize, head_dim: usize, arena: Arc<Arena>) -> Self {
+        Self { rows, head_dim, arena, free: Vec::new(), allocated: 0 }
     }
 
-    /// Takes a page; `None` when the allocator has no memory.
-    pub fn take(&mut self) -> Option<u32> {
-        let len = 2 * PAGE_ROWS * self.head_dim;
+    /// Takes a page.
+    pub fn take(&mut self) -> Result<Page<T>, ArenaError> {
+        if let Some(page) = self.free.pop() {
+            return Ok(page);
+        }
+        let bytes = self.page_bytes();
+        self.arena.charge(bytes)?;
+        let len = 2 * self.rows * self.head_dim;
         let mut page = Vec::new();
-        page.try_reserve_exact(len).ok()?;
+        if page.try_reserve_exact(len).is_err() {
+            self.arena.credit(bytes);
+            return Err(ArenaError::OutOfMemory { needed: bytes, used: self.arena.used() });
+        }
         page.resize(len, T::NAN);
-        let id = u32::try_from(self.pages.len()).ok()?;
-        self.pages.push(page.into_boxed_slice());
-        Some(id)
+        self.allocated += 1;
+        Ok(page.into_boxed_slice())
     }
 
-    /// Writes row `slot` of `page`.
-    pub fn write(&mut self, page: u32, slot: usize, k: &[f32], v: &[f32]) {
-        let hd = self.head_dim;
-        let page = &mut self.pages[page as usize];
-        wnw_kernels::vector::narrow(k, &mut page[slot * hd..(slot + 1) * hd]);
-        let v_start = (PAGE_ROWS + slot) * hd;
-        wnw_kernels::vector::narrow(v, &mut page[v_start..v_start + hd]);
+    /// Takes a page back for later use. In debug builds it is poisoned, so that a read of it shows.
+    pub fn give(&mut self, mut page: Page<T>) {
+        if cfg!(debug_assertions) {
+            page.fill(T::NAN);
+        }
+        self.free.push(page);
     }
 
-    /// The first `rows` key rows and value rows of `page`, each `(rows, head_dim)`.
-    pub fn rows(&self, page: u32, rows: usize) -> (&[T], &[T]) {
-        let page = &self.pages[page as usize];
-        let (k, v) = page.split_at(PAGE_ROWS * self.head_dim);
-        (&k[..rows * self.head_dim], &v[..rows * self.head_dim])
+    /// Frees the pages that wait to be used again; returns whether there were any.
+    pub fn trim(&mut self) -> bool {
+        let n = self.free.len() as u64;
+        self.free.clear();
+        self.allocated -= n;
+        self.arena.credit(n * self.page_bytes());
+        n > 0
     }
 
-    /// Pages allocated; every one belongs to a head.
-    pub fn allocated(&self) -> usize {
-        self.pages.len()
+    /// Bytes allocated: pages in use and waiting.
+    pub fn bytes(&self) -> u64 {
+        self.allocated * self.page_bytes()
+    }
+
+    /// Pages that wait to be used again.
+    pub fn waiting(&self) -> usize {
+        self.free.len()
+    }
+
+    /// Pages allocated, in use or waiting.
+    pub fn allocated(&self) -> u64 {
+        self.allocated
     }
 
     /// Bytes of one page.
-    pub fn page_bytes(&self) -> usize {
-        2 * PAGE_ROWS * self.head_dim * size_of::<T>()
+    pub fn page_bytes(&self) -> u64 {
+        (2 * self.rows * self.head_dim * size_of::<T>()) as u64
     }
+}
+
+impl<T> Drop for PagePool<T> {
+    /// The pages' owner goes with the pool: all of its bytes are free again.
+    fn drop(&mut self) {
+        self.arena.credit(self.allocated * (2 * self.rows * self.head_dim * size_of::<T>()) as u64);
+    }
+}
+
+/// Writes row `slot` of a page.
+pub fn write_row<T: KvElement>(page: &mut [T], slot: usize, k: &[f32], v: &[f32]) {
+    let hd = k.len();
+    let half = page.len() / 2;
+    wnw_kernels::vector::narrow(k, &mut page[slot * hd..(slot + 1) * hd]);
+    wnw_kernels::vector::narrow(v, &mut page[half + slot * hd..half + (slot + 1) * hd]);
+}
+
+/// Key rows and value rows `start .. start + rows` of a page, each `(rows, head_dim)`.
+pub fn page_rows<T>(page: &[T], start: usize, rows: usize, head_dim: usize) -> (&[T], &[T]) {
+    let (k, v) = page.split_at(page.len() / 2);
+    let range = start * head_dim..(start + rows) * head_dim;
+    (&k[range.clone()], &v[range])
 }

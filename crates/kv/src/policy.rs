@@ -1,22 +1,62 @@
 //! The contract between a KV method and the rest of the program.
 
+use serde::{Deserialize, Serialize};
 use thiserror::Error;
 
+use crate::page::PAGE_ROWS;
 use crate::{KvShape, PromptLayout};
 
 /// A KV-cache method.
 ///
 /// A method is a value with its parameters as public fields. It lives for one prompt: the engine makes a fresh one for
-/// every window of a recording, calls [`Policy::after_prefill`] once per layer in ascending order, and hands each
-/// selection to the store, which checks it.
+/// every window of a recording. Its calls come in this order: [`Policy::observes`], then [`Policy::after_prefill`] once
+/// per layer in ascending order, [`Policy::watches`] and [`Policy::before_decode`] once, and [`Policy::after_step`] after
+/// every step. The store checks each answer when it takes it.
 pub trait Policy: Send {
     /// The name that reports and tables print.
     fn name(&self) -> &'static str;
+
+    /// Audio rows of a segment, the unit of [`HeadSelection::Tiered`] and [`SwapPlan`].
+    fn segment_rows(&self) -> usize {
+        PAGE_ROWS
+    }
+
+    /// Prompt positions, ascending, whose queries [`Policy::after_prefill`] wants to see.
+    fn observes(&self, layout: &PromptLayout) -> Vec<usize> {
+        let _ = layout;
+        Vec::new()
+    }
 
     /// What each KV head of `view.layer` keeps of the audio, in head order (`n_kv_heads` selections).
     ///
     /// The layer's full keys and values exist only during this call. Text rows are not up for selection.
     fn after_prefill(&mut self, view: &LayerView<'_>) -> Vec<HeadSelection>;
+
+    /// KV heads whose attention to audio, summed over their query heads, [`Policy::after_step`] wants to see.
+    fn watches(&self) -> Vec<HeadId> {
+        Vec::new()
+    }
+
+    /// What to recall before the first step.
+    fn before_decode(&mut self) -> SwapPlan {
+        SwapPlan::default()
+    }
+
+    /// What to recall and release after a step, when all layers have run. `attention` is `(n_audio)`: the softmax weight
+    /// on each audio row, summed over the watched heads' query heads, of this step alone.
+    fn after_step(&mut self, attention: &[f32]) -> SwapPlan {
+        let _ = attention;
+        SwapPlan::default()
+    }
+}
+
+/// A KV head: the unit of everything that a method decides.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+pub struct HeadId {
+    /// Layer index, from 0.
+    pub layer: usize,
+    /// KV head index in the layer, from 0.
+    pub kv_head: usize,
 }
 
 /// What a policy sees of a layer when its prefill attention is done.
@@ -31,16 +71,43 @@ pub struct LayerView<'a> {
     pub k: &'a [f32],
     /// Values, `(n_kv_heads, len, head_dim)`.
     pub v: &'a [f32],
+    /// The positions that [`Policy::observes`] named.
+    pub observed: &'a [usize],
+    /// Their queries after rotary embedding, `(observed, n_q_heads, head_dim)`.
+    pub q: &'a [f32],
+    /// What scores are multiplied by.
+    pub scale: f32,
 }
 
-/// The audio rows that one KV head keeps.
+/// What one KV head keeps of the audio. Ordinals number audio rows: 0 is the prompt's first audio position.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum HeadSelection {
-    /// Every audio row.
+    /// Every audio row, on the device.
     All,
-    /// The audio rows with these ordinals (0 = the prompt's first audio position), ascending, each once; the others
-    /// are dropped for good.
+    /// The audio rows with these ordinals, ascending, each once; the others are dropped for good.
     Only(Vec<u32>),
+    /// The audio rows with these ordinals on the device; the others go to the host, from where a [`SwapPlan`] recalls
+    /// them by segments.
+    Tiered(Vec<u32>),
+}
+
+/// What the store is to move between two steps, for every head whose selection was [`HeadSelection::Tiered`].
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct SwapPlan {
+    /// Segments that the next step is to see whole, ascending. What of them is not on the device is recalled.
+    pub wanted: Vec<u32>,
+    /// Segments whose recalled rows are to leave the device, ascending; none of them is wanted.
+    pub release: Vec<Release>,
+}
+
+/// A segment that leaves the device.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Release {
+    /// The segment.
+    pub segment: u32,
+    /// Whether the rows that the head kept at prefill go too; they stay until then, and come back with a recall. Their
+    /// places in the compact run stay allocated.
+    pub whole: bool,
 }
 
 /// Which invariant a selection broke.
@@ -78,6 +145,35 @@ pub enum SelectionError {
         /// Audio rows of the prompt.
         n_audio: usize,
     },
+    /// A swap plan names a segment that does not exist, names one twice or out of order, or releases what it wants.
+    #[error(
+        "swap plan: segment {segment} of {n_segments} is out of order, out of range, or both wanted and released"
+    )]
+    Plan {
+        /// The segment.
+        segment: u32,
+        /// Segments of the prompt.
+        n_segments: usize,
+    },
+}
+
+/// Checks a plan against the number of segments.
+pub(crate) fn check_plan(plan: &SwapPlan, n_segments: usize) -> Result<(), SelectionError> {
+    let wanted = plan.wanted.iter().copied();
+    let release = plan.release.iter().map(|r| r.segment);
+    let broken = |segment| Err(SelectionError::Plan { segment, n_segments });
+    for list in [wanted.collect::<Vec<_>>(), release.collect()] {
+        if let Some(w) = list.windows(2).find(|w| w[0] >= w[1]) {
+            return broken(w[1]);
+        }
+        if let Some(last) = list.last().filter(|s| **s as usize >= n_segments) {
+            return broken(*last);
+        }
+    }
+    match plan.release.iter().find(|r| plan.wanted.binary_search(&r.segment).is_ok()) {
+        Some(both) => broken(both.segment),
+        None => Ok(()),
+    }
 }
 
 /// Checks the answer of [`Policy::after_prefill`] for one layer.
@@ -91,7 +187,7 @@ pub(crate) fn check_selection(
     }
     let n_audio = view.layout.n_audio();
     for (kv_head, head) in selection.iter().enumerate() {
-        let HeadSelection::Only(kept) = head else { continue };
+        let (HeadSelection::Only(kept) | HeadSelection::Tiered(kept)) = head else { continue };
         if let Some(entry) = kept.windows(2).position(|w| w[0] >= w[1]) {
             return Err(SelectionError::Unsorted { layer, kv_head, entry: entry + 1 });
         }

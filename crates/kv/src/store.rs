@@ -1,30 +1,43 @@
-//! The store: resident rows of every KV head, attention over them, and what they cost.
+//! The store: where the keys and values of one prompt live, attention over them, and what they cost.
+
+use std::sync::Arc;
+use std::time::Duration;
 
 use half::{bf16, f16};
-use rayon::prelude::*;
-use serde::Serialize;
 use thiserror::Error;
-use wnw_kernels::KvElement;
 
-use crate::attention::attend_pieces;
-use crate::page::{PAGE_ROWS, PagePool};
-use crate::policy::{HeadSelection, LayerView, SelectionError, check_selection};
-use crate::{KvDtype, KvShape, PromptLayout};
+use crate::arena::{Arena, ArenaError};
+use crate::head::HeadRows;
+use crate::host::{HostError, HostPlace};
+use crate::mover::SwapMode;
+use crate::policy::{
+    HeadId, HeadSelection, LayerView, SelectionError, SwapPlan, check_plan, check_selection,
+};
+use crate::report::{Role, RoleReport, StoreReport};
+use crate::tiers::Tiers;
+use crate::{KvDtype, KvShape, PromptLayout, Segments};
 
 /// Why the store refused a call.
-#[derive(Debug, Error, PartialEq, Eq)]
+#[derive(Debug, Error)]
 pub enum StoreError {
     /// A policy's answer broke an invariant.
     #[error(transparent)]
     Selection(#[from] SelectionError),
-    /// The allocator gave no page.
-    #[error("no memory for another KV page of {page_bytes} bytes ({allocated} bytes allocated)")]
-    OutOfMemory {
-        /// Bytes of one page.
-        page_bytes: usize,
-        /// Bytes allocated so far.
-        allocated: u64,
+    /// The device tier is full.
+    #[error("device tier: {0}")]
+    Device(#[from] ArenaError),
+    /// The host tier refused.
+    #[error(transparent)]
+    Host(#[from] HostError),
+    /// No memory to gather rows for the host.
+    #[error("host tier: no memory for {needed} bytes")]
+    HostMemory {
+        /// Bytes asked for.
+        needed: u64,
     },
+    /// The thread that copies recalled rows.
+    #[error("the copy thread cannot be used: {0}")]
+    CopyThread(String),
     /// Layers must be admitted once each, in ascending order, before the first step.
     #[error("layer {got} was given where layer {want} was due")]
     LayerOrder {
@@ -33,74 +46,104 @@ pub enum StoreError {
         /// The layer due.
         want: usize,
     },
+    /// Only heads that recall nothing can be watched.
+    #[error("KV head {kv_head} of layer {layer} cannot be watched: it does not exist or recalls rows")]
+    Watch {
+        /// Layer index.
+        layer: usize,
+        /// KV head index.
+        kv_head: usize,
+    },
     /// The store contradicts itself: a defect of this program.
     #[error("KV store integrity: {0}")]
     Integrity(String),
 }
 
-/// Bytes and rows of a store at one moment.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
-pub struct StoreReport {
-    /// Audio rows resident, over all layers and KV heads.
-    pub audio_rows: u64,
-    /// Text rows resident (prompt and answer), over all layers and KV heads.
-    pub text_rows: u64,
-    /// Share of the prompt's audio rows that is resident, r_GPU (1 without audio).
-    pub retention: f64,
-    /// Bytes of pages allocated. Nothing is freed while a store lives, so this is also the most there ever was.
-    pub bytes_allocated: u64,
+/// How a store is made.
+#[derive(Clone, Debug)]
+pub struct StoreOptions {
+    /// Element type of keys and values, on both tiers.
+    pub dtype: KvDtype,
+    /// Audio rows of a segment: [`crate::Policy::segment_rows`].
+    pub segment_rows: usize,
+    /// The device tier's budget, shared by the stores of a session set.
+    pub device: Arc<Arena>,
+    /// The host tier's budget.
+    pub host: Arc<Arena>,
+    /// Where the host tier lies.
+    pub host_place: HostPlace,
+    /// When recalled rows are copied.
+    pub swap: SwapMode,
 }
 
-/// One KV head's resident rows, in order of position.
-#[derive(Debug, Default)]
-struct HeadRows {
-    pages: Vec<u32>,
-    len: usize,
-    audio_rows: usize,
-}
-
-#[derive(Debug)]
-enum Pool {
-    F32(PagePool<f32>),
-    Bf16(PagePool<bf16>),
-    F16(PagePool<f16>),
-}
-
-/// Runs `$body` with the typed pool of `$pool`.
-macro_rules! with_pool {
-    ($pool:expr, $p:ident => $body:expr) => {
-        match $pool {
-            Pool::F32($p) => $body,
-            Pool::Bf16($p) => $body,
-            Pool::F16($p) => $body,
+impl Default for StoreOptions {
+    fn default() -> Self {
+        Self {
+            dtype: KvDtype::default(),
+            segment_rows: crate::page::PAGE_ROWS,
+            device: Arena::new(None),
+            host: Arena::new(None),
+            host_place: HostPlace::default(),
+            swap: SwapMode::default(),
         }
-    };
+    }
 }
 
-/// The keys and values of one prompt and its answer.
+/// The two tiers of one prompt.
 ///
-/// Life: [`KvStore::new`], then [`KvStore::admit`] for every layer in ascending order, then per generated token one
-/// [`KvStore::append`] and one [`KvStore::attend`] for every layer in ascending order.
+/// The prefill admits layer after layer; then each step appends a text row per layer and attends over what is
+/// resident, and a swap plan moves segments between two steps.
 #[derive(Debug)]
 pub struct KvStore {
     shape: KvShape,
     layout: PromptLayout,
-    pool: Pool,
-    heads: Vec<HeadRows>, // (n_layers, n_kv_heads)
+    segments: Segments,
+    device: Arc<Arena>,
+    tiers: Typed,
     admitted: usize,
-    weights: Vec<Vec<f32>>, // per KV head: scratch of `attend`
+    watched: Vec<HeadId>,
+    attention: Vec<f32>, // (n_audio), of the current step
+    recalls: bool,
+}
+
+#[derive(Debug)]
+enum Typed {
+    F32(Tiers<f32>),
+    Bf16(Tiers<bf16>),
+    F16(Tiers<f16>),
+}
+
+/// Runs `$body` with the typed tiers of `$tiers`.
+macro_rules! with_tiers {
+    ($tiers:expr, $t:ident => $body:expr) => {
+        match $tiers {
+            Typed::F32($t) => $body,
+            Typed::Bf16($t) => $body,
+            Typed::F16($t) => $body,
+        }
+    };
 }
 
 impl KvStore {
     /// An empty store for a prompt with this layout.
-    pub fn new(shape: KvShape, dtype: KvDtype, layout: PromptLayout) -> Self {
-        let pool = match dtype {
-            KvDtype::F32 => Pool::F32(PagePool::new(shape.head_dim)),
-            KvDtype::Bf16 => Pool::Bf16(PagePool::new(shape.head_dim)),
-            KvDtype::F16 => Pool::F16(PagePool::new(shape.head_dim)),
+    pub fn new(shape: KvShape, layout: PromptLayout, options: &StoreOptions) -> Self {
+        let segments = Segments::new(&layout, options.segment_rows);
+        let tiers = match options.dtype {
+            KvDtype::F32 => Typed::F32(Tiers::new(shape, options, &segments)),
+            KvDtype::Bf16 => Typed::Bf16(Tiers::new(shape, options, &segments)),
+            KvDtype::F16 => Typed::F16(Tiers::new(shape, options, &segments)),
         };
-        let heads = (0..shape.n_layers * shape.n_kv_heads).map(|_| HeadRows::default()).collect();
-        Self { shape, layout, pool, heads, admitted: 0, weights: vec![Vec::new(); shape.n_kv_heads] }
+        Self {
+            shape,
+            attention: vec![0.0; layout.n_audio()],
+            layout,
+            segments,
+            device: Arc::clone(&options.device),
+            tiers,
+            admitted: 0,
+            watched: Vec::new(),
+            recalls: false,
+        }
     }
 
     /// Head counts and sizes.
@@ -113,46 +156,55 @@ impl KvStore {
         &self.layout
     }
 
+    /// The prompt's segments.
+    pub fn segments(&self) -> &Segments {
+        &self.segments
+    }
+
+    /// The device tier's budget.
+    pub fn device(&self) -> &Arc<Arena> {
+        &self.device
+    }
+
     /// Takes over from a layer's prefill what `selection` keeps of `view`, and all of its text.
     pub fn admit(&mut self, view: &LayerView<'_>, selection: &[HeadSelection]) -> Result<(), StoreError> {
         if view.layer != self.admitted {
             return Err(StoreError::LayerOrder { got: view.layer, want: self.admitted });
         }
         check_selection(view, selection)?;
-        let (n, hd) = (self.layout.len(), self.shape.head_dim);
-        let stretches = self.layout.stretches();
         for (kv_head, selection) in selection.iter().enumerate() {
-            let head = &mut self.heads[view.layer * self.shape.n_kv_heads + kv_head];
-            let mut first_ordinal = 0;
-            for (stretch, is_audio) in &stretches {
-                let mut keep = |position: usize| {
-                    let at = (kv_head * n + position) * hd;
-                    with_pool!(&mut self.pool, pool => push(pool, head, &view.k[at..at + hd], &view.v[at..at + hd]))
-                };
-                match selection {
-                    HeadSelection::Only(kept) if *is_audio => {
-                        let last_ordinal = first_ordinal + stretch.len();
-                        let from = kept.partition_point(|o| (*o as usize) < first_ordinal);
-                        let to = kept.partition_point(|o| (*o as usize) < last_ordinal);
-                        for ordinal in &kept[from..to] {
-                            keep(stretch.start + *ordinal as usize - first_ordinal)?;
-                        }
-                        head.audio_rows += to - from;
-                    }
-                    _ => {
-                        for position in stretch.clone() {
-                            keep(position)?;
-                        }
-                        head.audio_rows += if *is_audio { stretch.len() } else { 0 };
-                    }
-                }
-                if *is_audio {
-                    first_ordinal += stretch.len();
-                }
-            }
+            self.recalls |= matches!(selection, HeadSelection::Tiered(_));
+            with_tiers!(&mut self.tiers, t => t.admit(view, kv_head, selection, &self.segments))?;
         }
         self.admitted += 1;
+        if self.admitted == self.shape.n_layers {
+            with_tiers!(&mut self.tiers, t => t.host.seal())?;
+        }
         Ok(())
+    }
+
+    /// Names the heads whose attention to audio [`KvStore::attention`] sums up; call after the last layer is admitted.
+    pub fn watch(&mut self, heads: Vec<HeadId>) -> Result<(), StoreError> {
+        for HeadId { layer, kv_head } in heads.iter().copied() {
+            self.require_prefilled(layer)?;
+            let tidal = |head: usize| with_tiers!(&self.tiers, t => t.heads[head].tidal.is_some());
+            if kv_head >= self.shape.n_kv_heads || tidal(self.head_index(layer, kv_head)) {
+                return Err(StoreError::Watch { layer, kv_head });
+            }
+        }
+        self.watched = heads;
+        Ok(())
+    }
+
+    /// Begins a step: what the watched heads attended to is forgotten.
+    pub fn begin_step(&mut self) {
+        self.attention.fill(0.0);
+    }
+
+    /// Softmax weight on each audio row, summed over the query heads of the watched heads, since
+    /// [`KvStore::begin_step`]: `(n_audio)`.
+    pub fn attention(&self) -> &[f32] {
+        &self.attention
     }
 
     /// Appends one text position's keys (after rotary embedding) and values, each `(n_kv_heads, head_dim)`.
@@ -160,37 +212,38 @@ impl KvStore {
         self.require_prefilled(layer)?;
         let hd = self.shape.head_dim;
         for kv_head in 0..self.shape.n_kv_heads {
-            let head = &mut self.heads[layer * self.shape.n_kv_heads + kv_head];
+            let head = self.head_index(layer, kv_head);
             let row = kv_head * hd..(kv_head + 1) * hd;
-            with_pool!(&mut self.pool, pool => push(pool, head, &k[row.clone()], &v[row]))?;
+            with_tiers!(&mut self.tiers, t => t.push(head, &k[row.clone()], &v[row]))?;
         }
         Ok(())
     }
 
     /// Attention of one step of `layer` over everything resident: `q` and `out` are `(n_q_heads, head_dim)`, scores are
-    /// multiplied by `scale`, softmax and sums are f32.
+    /// multiplied by `scale`, softmax and sums are f32. Waits for the layer's recalled rows.
     pub fn attend(&mut self, layer: usize, q: &[f32], scale: f32, out: &mut [f32]) -> Result<(), StoreError> {
         self.require_prefilled(layer)?;
-        let KvShape { n_kv_heads, head_dim, .. } = self.shape;
-        let group = self.shape.group() * head_dim;
-        let heads = &self.heads[layer * n_kv_heads..(layer + 1) * n_kv_heads];
-        with_pool!(&self.pool, pool => {
-            let weights = &mut self.weights;
-            let one = |head: &HeadRows, weights: &mut Vec<f32>, q: &[f32], out: &mut [f32]| {
-                attend_pieces(q, pieces(pool, head), head.len, head_dim, scale, weights, out);
-            };
-            // Splitting across threads costs microseconds: worth it only when the rows take longer to read.
-            let rows: usize = heads.iter().map(|h| h.len).sum();
-            if rows * head_dim < PARALLEL_FROM {
-                let work = heads.iter().zip(weights).zip(q.chunks_exact(group)).zip(out.chunks_exact_mut(group));
-                work.for_each(|(((head, weights), q), out)| one(head, weights, q, out));
-            } else {
-                let (q, out) = (q.par_chunks_exact(group), out.par_chunks_exact_mut(group));
-                let work = heads.par_iter().zip(weights).zip(q).zip(out);
-                work.for_each(|(((head, weights), q), out)| one(head, weights, q, out));
-            }
-        });
+        with_tiers!(&mut self.tiers, t => t.attend(layer, q, scale, out))?;
+        for head in self.watched.iter().filter(|head| head.layer == layer) {
+            let (layout, sum) = (&self.layout, &mut self.attention);
+            with_tiers!(&self.tiers, t => t.observe(layer, head.kv_head, layout, sum));
+        }
         Ok(())
+    }
+
+    /// Carries out a swap plan: releases at once; recalls are there at the latest when the next step's attention reads
+    /// them. A recall for which the budget has no room is left out and counted.
+    pub fn swap(&mut self, plan: &SwapPlan) -> Result<(), StoreError> {
+        self.require_prefilled(0)?;
+        check_plan(plan, self.segments.len())?;
+        if self.recalls {
+            with_tiers!(&mut self.tiers, t => t.swap(plan))?;
+        }
+        Ok(())
+    }
+
+    fn head_index(&self, layer: usize, kv_head: usize) -> usize {
+        layer * self.shape.n_kv_heads + kv_head
     }
 
     fn require_prefilled(&self, layer: usize) -> Result<(), StoreError> {
@@ -202,86 +255,102 @@ impl KvStore {
 
     /// Resident rows of one head, text and audio.
     pub fn resident_rows(&self, layer: usize, kv_head: usize) -> usize {
-        self.heads[layer * self.shape.n_kv_heads + kv_head].len
+        let head = self.head_index(layer, kv_head);
+        with_tiers!(&self.tiers, t => t.heads[head].rows())
     }
 
-    /// Share of the prompt's audio rows that is resident, r_GPU; 1 without audio.
-    pub fn retention(&self) -> f64 {
-        let all = self.heads.len() * self.layout.n_audio();
-        let resident: usize = self.heads.iter().map(|h| h.audio_rows).sum();
-        if all == 0 { 1.0 } else { resident as f64 / all as f64 }
+    /// Role of each KV head, `(n_layers, n_kv_heads)`, from what it keeps and whether it is watched.
+    pub fn roles(&self) -> Vec<Role> {
+        let watched = |i: usize| {
+            let id = HeadId { layer: i / self.shape.n_kv_heads, kv_head: i % self.shape.n_kv_heads };
+            self.watched.contains(&id)
+        };
+        with_tiers!(&self.tiers, t => t.heads.iter().enumerate().map(|(i, head)| match (&head.tidal, &head.kept) {
+            (Some(_), _) => Role::Tidal,
+            (None, Some(_)) => Role::Fixed,
+            (None, None) if watched(i) => Role::Anchor,
+            (None, None) => Role::Whole,
+        }).collect())
     }
 
-    /// What is resident and what it costs, now.
+    /// Audio rows of each KV head that are on the device or on their way to it, `(n_layers, n_kv_heads)`.
+    pub fn head_rows(&self) -> Vec<u64> {
+        let n_audio = self.layout.n_audio();
+        with_tiers!(&self.tiers, t => t.heads.iter().map(|h| h.audio_rows(n_audio) as u64).collect())
+    }
+
+    /// Segments whose recalled rows are on the device in some head, or on their way.
+    pub fn recalled_segments(&self) -> Vec<u32> {
+        fn of<T>(heads: &[HeadRows<T>]) -> Vec<u32> {
+            let mut all: Vec<u32> = heads
+                .iter()
+                .filter_map(|h| h.tidal.as_ref())
+                .flat_map(|t| t.segments.iter().enumerate())
+                .filter(|(_, s)| !matches!(s.state, crate::head::BlockState::Out))
+                .map(|(i, _)| i as u32)
+                .collect();
+            all.sort_unstable();
+            all.dedup();
+            all
+        }
+        with_tiers!(&self.tiers, t => of(&t.heads))
+    }
+
+    /// Bytes allocated on the device for this store, now.
+    pub fn device_bytes(&self) -> u64 {
+        with_tiers!(&self.tiers, t => t.device_bytes())
+    }
+
+    /// Bytes that recalls have copied to the device so far.
+    pub fn recalled_bytes(&self) -> u64 {
+        with_tiers!(&self.tiers, t => t.counters.recalled_bytes)
+    }
+
+    /// Time that attention waited for recalled rows (overlapped), or that copying took (synchronous).
+    pub fn waited(&self) -> Duration {
+        with_tiers!(&self.tiers, t => t.waited)
+    }
+
+    /// What is held and what it costs, now.
     pub fn report(&self) -> StoreReport {
-        let audio_rows: u64 = self.heads.iter().map(|h| h.audio_rows as u64).sum();
-        let rows: u64 = self.heads.iter().map(|h| h.len as u64).sum();
+        let n_audio = self.layout.n_audio() as u64;
+        let mut roles: Vec<RoleReport> = Vec::new();
+        for (role, device_rows) in self.roles().into_iter().zip(self.head_rows()) {
+            let reachable_rows = if role == Role::Tidal { n_audio } else { device_rows };
+            match roles.iter_mut().find(|r| r.role == role) {
+                Some(report) => {
+                    report.heads += 1;
+                    report.device_rows += device_rows;
+                    report.reachable_rows += reachable_rows;
+                }
+                None => roles.push(RoleReport { role, heads: 1, device_rows, reachable_rows }),
+            }
+        }
+        roles.sort_unstable_by_key(|r| r.role);
+        let text =
+            |len: usize, kept: Option<&Vec<u32>>| len as u64 - kept.map_or(n_audio, |k| k.len() as u64);
+        let text_rows = with_tiers!(&self.tiers, t => t.heads.iter().take(self.admitted * self.shape.n_kv_heads)
+            .map(|h| text(h.len, h.kept.as_ref())).sum());
+        let all = (self.shape.n_layers * self.shape.n_kv_heads) as u64 * n_audio;
+        let share = |rows: u64| if all == 0 { 1.0 } else { rows as f64 / all as f64 };
+        let audio_rows = roles.iter().map(|r| r.device_rows).sum();
         StoreReport {
             audio_rows,
-            text_rows: rows - audio_rows,
-            retention: self.retention(),
-            bytes_allocated: with_pool!(&self.pool, p => (p.page_bytes() * p.allocated()) as u64),
+            text_rows,
+            r_gpu: share(audio_rows),
+            r_gpu_cpu: share(roles.iter().map(|r| r.reachable_rows).sum()),
+            device_bytes: self.device_bytes(),
+            host_bytes: with_tiers!(&self.tiers, t => t.host.bytes()),
+            roles,
+            swaps: with_tiers!(&self.tiers, t => t.counters),
         }
     }
 
-    /// Checks that every page belongs to exactly one head, that each head has exactly the pages its rows
-    /// need, and that no admitted layer lacks text rows. Callable at any moment.
+    /// Checks that every page and block has one owner, that rows and pages agree, that device and host together are the
+    /// whole audio of each tidal head, and that attention reads what is counted. Callable at any moment.
     pub fn check_integrity(&self) -> Result<(), StoreError> {
-        let allocated = with_pool!(&self.pool, p => p.allocated());
-        let mut owner = vec![0u32; allocated];
-        for page in self.heads.iter().flat_map(|h| &h.pages) {
-            match owner.get_mut(*page as usize) {
-                Some(count) => *count += 1,
-                None => return Err(StoreError::Integrity(format!("page {page} was never allocated"))),
-            }
-        }
-        if let Some(page) = owner.iter().position(|count| *count != 1) {
-            return Err(StoreError::Integrity(format!("page {page} has {} owners", owner[page])));
-        }
-        let n_text = self.layout.len() - self.layout.n_audio();
-        for (i, head) in self.heads.iter().enumerate() {
-            if head.pages.len() != head.len.div_ceil(PAGE_ROWS) {
-                let (rows, pages) = (head.len, head.pages.len());
-                return Err(StoreError::Integrity(format!("head {i}: {rows} rows on {pages} pages")));
-            }
-            let admitted = i < self.admitted * self.shape.n_kv_heads;
-            if admitted && head.len - head.audio_rows < n_text || head.audio_rows > self.layout.n_audio() {
-                return Err(StoreError::Integrity(format!(
-                    "head {i}: {} rows of which {} audio",
-                    head.len, head.audio_rows
-                )));
-            }
-        }
-        Ok(())
+        let n_admitted = self.admitted * self.shape.n_kv_heads;
+        with_tiers!(&self.tiers, t => t.check_integrity(n_admitted, &self.layout))
+            .map_err(StoreError::Integrity)
     }
-}
-
-/// Elements of a layer's resident keys from which `attend` uses several threads.
-const PARALLEL_FROM: usize = 1 << 17;
-
-fn push<T: KvElement>(
-    pool: &mut PagePool<T>,
-    head: &mut HeadRows,
-    k: &[f32],
-    v: &[f32],
-) -> Result<(), StoreError> {
-    let slot = head.len % PAGE_ROWS;
-    if slot == 0 {
-        let page = pool.take().ok_or_else(|| StoreError::OutOfMemory {
-            page_bytes: pool.page_bytes(),
-            allocated: (pool.allocated() * pool.page_bytes()) as u64,
-        })?;
-        head.pages.push(page);
-    }
-    pool.write(head.pages[head.len / PAGE_ROWS], slot, k, v);
-    head.len += 1;
-    Ok(())
-}
-
-/// The key and value rows of a head, page by page.
-fn pieces<'a, T: KvElement>(
-    pool: &'a PagePool<T>,
-    head: &'a HeadRows,
-) -> impl Iterator<Item = (&'a [T], &'a [T])> + Clone {
-    head.pages.iter().enumerate().map(|(i, page)| pool.rows(*page, PAGE_ROWS.min(head.len - i * PAGE_ROWS)))
 }

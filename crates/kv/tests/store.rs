@@ -2,12 +2,15 @@
 
 use half::bf16;
 use proptest::prelude::*;
-use wnw_kv::attention::attend_pieces;
+use wnw_kv::attention::{StepScratch, attend_pieces};
 use wnw_kv::policies::Full;
-use wnw_kv::{HeadSelection, KvDtype, KvShape, KvStore, LayerView, Policy, PromptLayout, StoreError};
+use wnw_kv::{
+    HeadSelection, KvDtype, KvShape, KvStore, LayerView, Policy, PromptLayout, StoreError, StoreOptions,
+};
 
-/// Rows of a page: pieces of plain attention are cut alike, so that sums are formed in the same order.
+/// Rows of a page. Plain attention below is cut into other pieces: only the order of rows may matter.
 const PAGE_ROWS: usize = 64;
+const PIECE_ROWS: usize = 37;
 
 fn noise(n: usize, seed: u64) -> Vec<f32> {
     let mut s = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
@@ -50,12 +53,12 @@ struct Filled {
 }
 
 fn fill(shape: KvShape, dtype: KvDtype, layout: &PromptLayout, policy: &mut dyn Policy, seed: u64) -> Filled {
-    let mut store = KvStore::new(shape, dtype, layout.clone());
+    let mut store = KvStore::new(shape, layout.clone(), &StoreOptions { dtype, ..StoreOptions::default() });
     let (mut ks, mut vs) = (Vec::new(), Vec::new());
     for layer in 0..shape.n_layers {
         let size = shape.n_kv_heads * layout.len() * shape.head_dim;
         let (k, v) = (noise(size, seed + 2 * layer as u64), noise(size, seed + 2 * layer as u64 + 1));
-        let view = LayerView { layer, shape, layout, k: &k, v: &v };
+        let view = LayerView { layer, shape, layout, k: &k, v: &v, observed: &[], q: &[], scale: 1.0 };
         let selection = policy.after_prefill(&view);
         store.admit(&view, &selection).unwrap();
         store.check_integrity().unwrap();
@@ -112,9 +115,9 @@ proptest! {
                     };
                     let k = pick(&filled.k[layer], &|s| noise(kv_heads * hd, seed + 100 + s as u64));
                     let v = pick(&filled.v[layer], &|_| noise(kv_heads * hd, seed + 900));
-                    let (mut weights, mut plain) = (Vec::new(), vec![f32::NAN; group * hd]);
-                    let pieces = k.chunks(PAGE_ROWS * hd).zip(v.chunks(PAGE_ROWS * hd));
-                    attend_pieces(&q[h * group * hd..][..group * hd], pieces, k.len() / hd, hd, 0.5, &mut weights, &mut plain);
+                    let (mut scratch, mut plain) = (StepScratch::default(), vec![f32::NAN; group * hd]);
+                    let pieces = k.chunks(PIECE_ROWS * hd).zip(v.chunks(PIECE_ROWS * hd));
+                    attend_pieces(&q[h * group * hd..][..group * hd], pieces, k.len() / hd, hd, 0.5, &mut scratch, &mut plain);
                     prop_assert_eq!(&out[h * group * hd..][..group * hd], &plain[..]);
                     prop_assert_eq!(filled.store.resident_rows(layer, h), k.len() / hd);
                 }
@@ -134,10 +137,10 @@ proptest! {
         let report = filled.store.report();
         prop_assert_eq!(report.audio_rows, kept as u64);
         prop_assert_eq!(report.text_rows, (3 * kv_heads * 5) as u64);
-        prop_assert!((report.retention - kept as f64 / (3 * kv_heads * audio) as f64).abs() < 1e-12);
+        prop_assert!((report.r_gpu - kept as f64 / (3 * kv_heads * audio) as f64).abs() < 1e-12);
         let pages: usize = (0..3).flat_map(|l| (0..kv_heads).map(move |h| (l, h)))
             .map(|(l, h)| (policy.kept(l, h, audio).len() + 5).div_ceil(PAGE_ROWS)).sum();
-        prop_assert_eq!(report.bytes_allocated, (pages * PAGE_ROWS * 8 * 2 * 4) as u64);
+        prop_assert_eq!(report.device_bytes, (pages * PAGE_ROWS * 8 * 2 * 4) as u64);
     }
 }
 
@@ -154,9 +157,9 @@ fn many_rows_give_the_same_as_plain_attention() {
         let rows = h * 905 * 128..(h + 1) * 905 * 128;
         let half = |x: &[f32]| x[rows.clone()].iter().map(|x| bf16::from_f32(*x)).collect::<Vec<_>>();
         let (k, v) = (half(&filled.k[0]), half(&filled.v[0]));
-        let (mut weights, mut plain) = (Vec::new(), vec![f32::NAN; 256]);
-        let pieces = k.chunks(PAGE_ROWS * 128).zip(v.chunks(PAGE_ROWS * 128));
-        attend_pieces(&q[h * 256..][..256], pieces, 905, 128, 0.1, &mut weights, &mut plain);
+        let (mut scratch, mut plain) = (StepScratch::default(), vec![f32::NAN; 256]);
+        let pieces = k.chunks(PIECE_ROWS * 128).zip(v.chunks(PIECE_ROWS * 128));
+        attend_pieces(&q[h * 256..][..256], pieces, 905, 128, 0.1, &mut scratch, &mut plain);
         assert_eq!(out[h * 256..][..256], plain);
     }
 }
@@ -166,12 +169,14 @@ fn layers_out_of_order_and_broken_selections_are_refused() {
     let shape = KvShape { n_layers: 2, n_q_heads: 2, n_kv_heads: 2, head_dim: 4 };
     let layout = layout(1, 4, 0, 0, 1);
     let (k, v) = (noise(2 * 6 * 4, 1), noise(2 * 6 * 4, 2));
-    let mut store = KvStore::new(shape, KvDtype::F16, layout.clone());
-    let view = |layer| LayerView { layer, shape, layout: &layout, k: &k, v: &v };
-    assert_eq!(
+    let options = StoreOptions { dtype: KvDtype::F16, ..StoreOptions::default() };
+    let mut store = KvStore::new(shape, layout.clone(), &options);
+    let view =
+        |layer| LayerView { layer, shape, layout: &layout, k: &k, v: &v, observed: &[], q: &[], scale: 1.0 };
+    assert!(matches!(
         store.admit(&view(1), &[HeadSelection::All, HeadSelection::All]),
         Err(StoreError::LayerOrder { got: 1, want: 0 })
-    );
+    ));
     assert!(store.append(0, &k[..8], &v[..8]).is_err(), "no step before the prefill is complete");
     for bad in [
         vec![HeadSelection::All],
@@ -180,7 +185,7 @@ fn layers_out_of_order_and_broken_selections_are_refused() {
         vec![HeadSelection::Only(vec![4]), HeadSelection::All],
     ] {
         assert!(matches!(store.admit(&view(0), &bad), Err(StoreError::Selection(_))), "{bad:?}");
-        assert_eq!(store.report().bytes_allocated, 0, "a refused selection leaves nothing behind");
+        assert_eq!(store.report().device_bytes, 0, "a refused selection leaves nothing behind");
     }
     store.admit(&view(0), &[HeadSelection::Only(vec![]), HeadSelection::Only(vec![0, 3])]).unwrap();
     assert_eq!((store.resident_rows(0, 0), store.resident_rows(0, 1)), (2, 4));

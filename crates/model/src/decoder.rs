@@ -227,7 +227,13 @@ impl Decoder {
             let at = position * hd / 2..(position + 1) * hd / 2;
             (&cos[at.clone()], &sin[at])
         };
+        let layout = store.layout().clone();
+        let observed = policy.observes(&layout);
+        if observed.last().is_some_and(|last| *last >= n) {
+            return Err(ModelError::Input(format!("a policy observes position {observed:?} of {n}")));
+        }
         let (mut k, mut v) = (vec![0.0; n * kv_row], vec![0.0; n * kv_row]); // (n_kv_heads, n, hd)
+        let working = store.device().working(2 * (n * kv_row * size_of::<f32>()) as u64);
         let rows = BLOCK.min(n);
         let mut norm = vec![0.0; rows * h];
         let mut branch = vec![0.0; rows * h];
@@ -261,6 +267,7 @@ impl Decoder {
                     return Err(ModelError::Cancelled);
                 }
             }
+            let observed_q = self.queries(layer, &x, &observed, &angles)?;
             // Above the last layer only the wanted positions are read.
             let needed = if l + 1 == self.layers.len() { n - wanted } else { 0 };
             for first in (0..n).step_by(BLOCK) {
@@ -307,14 +314,54 @@ impl Decoder {
                     return Err(ModelError::Cancelled);
                 }
             }
-            let layout = store.layout().clone();
-            let view = LayerView { layer: l, shape, layout: &layout, k: &k, v: &v };
+            let view = LayerView {
+                layer: l,
+                shape,
+                layout: &layout,
+                k: &k,
+                v: &v,
+                observed: &observed,
+                q: &observed_q,
+                scale: self.attention_scale(),
+            };
             let selection = policy.after_prefill(&view);
             store.admit(&view, &selection)?;
+            working.note();
         }
         let mut out = vec![0.0; wanted * h];
         norm_rows(&x[(n - wanted) * h..], &self.norm, self.config.rms_norm_eps, &mut out);
         Ok(out)
+    }
+
+    /// Queries of a layer at some positions, after rotary embedding: `(positions, n_q_heads, head_dim)`. `x` is the
+    /// layer's input.
+    fn queries<'a>(
+        &self,
+        layer: &DecoderLayer,
+        x: &[f32],
+        positions: &[usize],
+        angles: &dyn Fn(usize) -> (&'a [f32], &'a [f32]),
+    ) -> Result<Vec<f32>, ModelError> {
+        let (h, hd) = (self.config.hidden_size, self.config.head_dim);
+        let q_row = self.config.n_q_heads * hd;
+        let mut norm = vec![0.0; positions.len() * h];
+        for (norm, position) in norm.chunks_exact_mut(h).zip(positions) {
+            rms_norm(
+                &x[position * h..(position + 1) * h],
+                &layer.attention_norm,
+                self.config.rms_norm_eps,
+                norm,
+            );
+        }
+        let mut q = vec![0.0; positions.len() * q_row];
+        if !positions.is_empty() {
+            layer.q.forward(&norm, &mut q)?;
+        }
+        for (row, position) in q.chunks_exact_mut(q_row).zip(positions) {
+            let (cos, sin) = angles(*position);
+            row.chunks_exact_mut(hd).for_each(|row| Rope::rotate(row, cos, sin));
+        }
+        Ok(q)
     }
 
     /// Logits of normalised states: `states` is `(m, hidden_size)`, the result `(m, vocab_size)`.
@@ -359,6 +406,7 @@ impl Decoder {
         }
         let (hd, eps) = (self.config.head_dim, self.config.rms_norm_eps);
         let b = buffers;
+        store.begin_step();
         self.embed(token, &mut b.x)?;
         b.cos.clear();
         b.sin.clear();

@@ -8,6 +8,7 @@ pub mod checkpoint;
 pub mod config;
 mod decoder;
 mod encoder;
+mod fingerprint;
 pub mod hub;
 mod linear;
 mod plan;

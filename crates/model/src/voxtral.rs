@@ -13,6 +13,7 @@ use crate::checkpoint::{Checkpoint, CheckpointError};
 use crate::config::{ConfigError, VoxtralConfig};
 use crate::decoder::{self, Decoder, LM_HEAD};
 use crate::encoder::{self, AudioEncoder};
+use crate::fingerprint::fingerprint;
 use crate::linear::{WeightDtype, WeightError};
 use crate::prompt::{ControlTokens, Prompt, Task};
 use crate::tekken::{Tekken, TekkenError};
@@ -106,6 +107,7 @@ pub(crate) fn read_regular(path: &Path, limit: u64) -> std::io::Result<Vec<u8>> 
 
 /// Samples of one 30 s chunk at 16 kHz.
 const CHUNK_SAMPLES: usize = 480_000;
+const CHUNK_SECONDS: f64 = 30.0;
 
 /// A Voxtral model, ready to run.
 pub struct Voxtral {
@@ -117,6 +119,7 @@ pub struct Voxtral {
     encoder: AudioEncoder,
     decoder: Decoder,
     dtype: WeightDtype,
+    fingerprint: String,
     name: String,
 }
 
@@ -220,6 +223,11 @@ impl ModelFiles {
         self.limits.max_audio_seconds
     }
 
+    /// A short name for the content of the checkpoint, by which a calibration profile knows its model.
+    pub fn fingerprint(&self) -> String {
+        fingerprint(&self.checkpoint)
+    }
+
     /// Reads the tokenizer and refuses those of other kinds of model.
     fn tokenizer(&self) -> Result<Tekken, ModelError> {
         let (tokenizer, path) = match &self.tekken {
@@ -288,6 +296,7 @@ impl ModelFiles {
             limits: self.limits,
             config: self.config,
             dtype: options.dtype(),
+            fingerprint: fingerprint(&self.checkpoint),
             name: self.name,
         })
     }
@@ -311,6 +320,16 @@ impl Voxtral {
     /// The directory, or the embedded model's name.
     pub fn name(&self) -> &str {
         &self.name
+    }
+
+    /// A short name for the content of the checkpoint, by which a calibration profile knows its model.
+    pub fn fingerprint(&self) -> &str {
+        &self.fingerprint
+    }
+
+    /// Audio tokens of one second, r_tok.
+    pub fn audio_tokens_per_second(&self) -> f64 {
+        self.config.tokens_per_chunk() as f64 / CHUNK_SECONDS
     }
 
     /// Element type of the decoder's linear layers.

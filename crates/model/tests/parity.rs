@@ -9,7 +9,7 @@ use std::ops::ControlFlow;
 
 use golden::{AUDIO_ID, CASES, Case, FRAMES, MELS};
 use wnw_kv::policies::Full;
-use wnw_kv::{KvDtype, KvStore, PromptLayout};
+use wnw_kv::{KvDtype, KvStore, PromptLayout, StoreOptions};
 use wnw_model::prompt::Prompt;
 use wnw_model::{LoadOptions, ModelFiles, WeightDtype};
 
@@ -49,7 +49,8 @@ fn run(case: &Case, dtype: WeightDtype, kv_dtype: KvDtype) -> Outcome {
     let prompt = prompt(&case.prompt);
     let n = prompt.ids.len();
     let x = decoder.embed_prompt(&prompt, &audio).unwrap();
-    let mut store = KvStore::new(decoder.kv_shape(), kv_dtype, prompt.layout.clone());
+    let options = StoreOptions { dtype: kv_dtype, ..StoreOptions::default() };
+    let mut store = KvStore::new(decoder.kv_shape(), prompt.layout.clone(), &options);
     let hidden = decoder.prefill(x, n, &mut store, &mut Full, &mut |_| ControlFlow::Continue(())).unwrap();
     let logits = decoder.logits(&hidden).unwrap();
 

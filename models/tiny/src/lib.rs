@@ -4,6 +4,8 @@
 pub const CONFIG: &[u8] = include_bytes!("../config.json");
 /// `tekken.json`.
 pub const TEKKEN: &[u8] = include_bytes!("../tekken.json");
+/// `profile.json`: head roles, made by `wnw calibrate`.
+pub const PROFILE: &[u8] = include_bytes!("../profile.json");
 /// `model.safetensors`.
 pub static WEIGHTS: &[u8] = &ALIGNED.0;
 

@@ -1,0 +1,133 @@
+//! What the KV cache held and moved, summed over decode steps and windows.
+
+use serde::Serialize;
+use wnw_kv::{KvStore, Role, SwapCounters};
+
+/// What the heads of one role held, mean over decode steps.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+pub struct RoleStatistics {
+    /// The role.
+    pub role: Role,
+    /// KV heads that have it.
+    pub heads: usize,
+    /// Share of these heads' audio rows on the device.
+    pub r_gpu: f64,
+}
+
+/// Sums over decode steps.
+#[derive(Clone, Debug, Default)]
+pub struct KvSums {
+    steps: u64,
+    resident: f64,
+    reachable: f64,
+    roles: Vec<(Role, usize, f64)>, // heads of the last window, sum over steps of their share
+    waited: f64,
+    counters: SwapCounters,
+    device_peak: u64,
+    prefill_peak: u64,
+    host_peak: u64,
+    store_roles: Vec<Role>,
+}
+
+impl KvSums {
+    /// Begins a window; call when its store is filled.
+    pub fn begin(&mut self, store: &KvStore) {
+        self.store_roles = store.roles();
+        self.host_peak = self.host_peak.max(store.report().host_bytes);
+        self.device_peak = self.device_peak.max(store.device_bytes());
+    }
+
+    /// Counts what a step's attention saw; call before the swap that follows it.
+    pub fn step(&mut self, store: &KvStore) {
+        let rows = store.head_rows();
+        let n_audio = store.layout().n_audio() as f64;
+        let share = |rows: f64, heads: f64| if n_audio == 0.0 { 1.0 } else { rows / (heads * n_audio) };
+        self.steps += 1;
+        self.resident += share(rows.iter().sum::<u64>() as f64, rows.len() as f64);
+        let mut reachable = 0.0;
+        let mut now: Vec<(Role, usize, f64)> = Vec::with_capacity(4);
+        for (role, rows) in self.store_roles.iter().zip(&rows) {
+            reachable += if *role == Role::Tidal { n_audio } else { *rows as f64 };
+            match now.iter_mut().find(|r| r.0 == *role) {
+                Some(sum) => (sum.1, sum.2) = (sum.1 + 1, sum.2 + *rows as f64),
+                None => now.push((*role, 1, *rows as f64)),
+            }
+        }
+        self.reachable += share(reachable, rows.len() as f64);
+        for (role, heads, rows) in now {
+            let share = share(rows, heads as f64);
+            match self.roles.iter_mut().find(|r| r.0 == role) {
+                Some(sum) => (sum.1, sum.2) = (heads, sum.2 + share),
+                None => self.roles.push((role, heads, share)),
+            }
+        }
+        self.device_peak = self.device_peak.max(store.device_bytes());
+    }
+
+    /// Ends a window.
+    pub fn end(&mut self, store: &KvStore) {
+        let swaps = store.report().swaps;
+        self.counters.recalled_segments += swaps.recalled_segments;
+        self.counters.recalled_bytes += swaps.recalled_bytes;
+        self.counters.released_segments += swaps.released_segments;
+        self.counters.hits += swaps.hits;
+        self.counters.denied += swaps.denied;
+        self.waited += store.waited().as_secs_f64();
+        self.device_peak = self.device_peak.max(store.device_bytes());
+        self.prefill_peak = self.prefill_peak.max(store.device().peak());
+    }
+
+    fn mean(&self, sum: f64) -> f64 {
+        if self.steps == 0 { 1.0 } else { sum / self.steps as f64 }
+    }
+
+    /// The figures for the transcript.
+    pub fn statistics(&self) -> KvStatistics {
+        let mut roles: Vec<RoleStatistics> = self
+            .roles
+            .iter()
+            .map(|(role, heads, sum)| RoleStatistics { role: *role, heads: *heads, r_gpu: self.mean(*sum) })
+            .collect();
+        roles.sort_unstable_by_key(|r| r.role);
+        KvStatistics {
+            r_gpu: self.mean(self.resident),
+            r_gpu_cpu: self.mean(self.reachable),
+            kv_bytes: self.device_peak,
+            kv_peak_bytes: self.prefill_peak,
+            host_bytes: self.host_peak,
+            recalled_bytes_per_step: if self.steps == 0 {
+                0.0
+            } else {
+                self.counters.recalled_bytes as f64 / self.steps as f64
+            },
+            swaps: self.counters,
+            roles,
+        }
+    }
+
+    /// Mean milliseconds of a step that were spent waiting for recalled rows.
+    pub fn wait_ms(&self) -> f64 {
+        if self.steps == 0 { 0.0 } else { self.waited * 1e3 / self.steps as f64 }
+    }
+}
+
+/// KV figures of a transcript; the same for the same input and flags.
+#[derive(Clone, Debug, Default, PartialEq, Serialize)]
+pub struct KvStatistics {
+    /// Share of audio KV rows on the device, mean over decode steps (r_GPU).
+    pub r_gpu: f64,
+    /// Share on the device or recallable, mean over decode steps (r_GPU+CPU).
+    pub r_gpu_cpu: f64,
+    /// The most KV bytes allocated on the device at once, text included, after the prefill.
+    pub kv_bytes: u64,
+    /// The same with the prefill, when one layer's full keys and values are there beside what was kept so far.
+    pub kv_peak_bytes: u64,
+    /// The most KV bytes on the host at once.
+    pub host_bytes: u64,
+    /// Bytes recalled from the host, mean over decode steps.
+    pub recalled_bytes_per_step: f64,
+    /// What was moved.
+    pub swaps: SwapCounters,
+    /// By role of the heads.
+    pub roles: Vec<RoleStatistics>,
+}

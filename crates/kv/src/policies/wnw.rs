@@ -1,0 +1,294 @@
+//! WnW, "waxing and waning" (arXiv 2608.22704): anchor, tidal and fixed heads, and chunk swap.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use serde::{Deserialize, Serialize};
+use thiserror::Error;
+
+use crate::policy::{HeadId, HeadSelection, LayerView, Policy, Release, SwapPlan};
+use crate::report::Role;
+use crate::{PromptLayout, Segments};
+
+/// Over what a head's rows compete at prefill.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Selection {
+    /// In each segment the top ⌊retention · rows⌋ stay: no stretch of audio is wholly evicted (section 2.3).
+    #[default]
+    PerSegment,
+    /// The same number of rows in all, wherever they are (ablation A2).
+    Global,
+}
+
+/// What a release takes off the device.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum ReleaseReading {
+    /// The recalled rows; those kept at prefill stay. Under this reading the paper's retention and MB/step add up.
+    #[default]
+    Complement,
+    /// The whole segment, with the rows kept at prefill, until it is recalled again.
+    Whole,
+}
+
+/// Parameters of [`Wnw`], checked together by [`WnwParams::check`].
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct WnwParams {
+    /// Role of each KV head, `(n_layers, n_kv_heads)`: anchor, tidal or fixed.
+    pub roles: Vec<Role>,
+    /// Share of audio rows that each head keeps at prefill, 0 to 1, `(n_layers, n_kv_heads)`; 1 for anchors.
+    pub retention: Vec<f64>,
+    /// Audio rows of a segment, n_s: the stride of chunks (2 s).
+    pub segment_rows: usize,
+    /// Segments of a chunk (2, so that chunks are 4 s long).
+    pub chunk_segments: usize,
+    /// Chunks selected in a step, k; `usize::MAX` for all.
+    pub top_chunks: usize,
+    /// Consecutive steps without selection after which a segment is released, δ; `u32::MAX` for never.
+    pub release_after: u32,
+    /// Over what rows compete at prefill.
+    pub selection: Selection,
+    /// What a release takes.
+    pub release: ReleaseReading,
+    /// Whether the last prompt query's attention selects chunks for the first step. (The paper does not say.)
+    pub warm_start: bool,
+}
+
+/// Which parameter is wrong.
+#[derive(Debug, Error, PartialEq)]
+pub enum WnwError {
+    /// One role and one retention per KV head.
+    #[error("{roles} roles and {retention} retentions for {heads} KV heads")]
+    HeadCount {
+        /// Roles given.
+        roles: usize,
+        /// Retentions given.
+        retention: usize,
+        /// KV heads of the model.
+        heads: usize,
+    },
+    /// Retention is a share, and 1 for anchors.
+    #[error(
+        "KV head {head} ({role}) has retention {retention}; it must be between 0 and 1, and 1 for an anchor"
+    )]
+    Retention {
+        /// Index of the head, layer-major.
+        head: usize,
+        /// Its role.
+        role: &'static str,
+        /// Its retention.
+        retention: f64,
+    },
+    /// Tidal heads recall what anchors attend to.
+    #[error("there are tidal heads but no anchor that says what to recall; use at least one anchor")]
+    NoAnchor,
+    /// Sizes of at least one.
+    #[error("{0} must be at least 1")]
+    Zero(&'static str),
+}
+
+impl WnwParams {
+    /// Checks all parameters for a model of `heads` KV heads.
+    pub fn check(&self, heads: usize) -> Result<(), WnwError> {
+        let (roles, retention) = (self.roles.len(), self.retention.len());
+        if (roles, retention) != (heads, heads) {
+            return Err(WnwError::HeadCount { roles, retention, heads });
+        }
+        for (head, (role, retention)) in self.roles.iter().zip(&self.retention).enumerate() {
+            let least = if matches!(role, Role::Anchor | Role::Whole) { 1.0 } else { 0.0 };
+            if !(least..=1.0).contains(retention) {
+                return Err(WnwError::Retention { head, role: role.name(), retention: *retention });
+            }
+        }
+        if self.roles.contains(&Role::Tidal) && !self.roles.contains(&Role::Anchor) {
+            return Err(WnwError::NoAnchor);
+        }
+        for (name, value) in [
+            ("the segment length", self.segment_rows),
+            ("the chunk length", self.chunk_segments),
+            ("the number of chunks", self.top_chunks),
+            ("the number of steps before a release", self.release_after as usize),
+        ] {
+            if value == 0 {
+                return Err(WnwError::Zero(name));
+            }
+        }
+        Ok(())
+    }
+
+    /// Share of audio rows that prefill leaves on the device, mean over heads, before rounding to rows: r_GPU without
+    /// recall.
+    pub fn static_retention(&self) -> f64 {
+        self.retention.iter().sum::<f64>() / self.retention.len().max(1) as f64
+    }
+}
+
+/// The WnW method.
+///
+/// *Prefill* (section 2.3): each head that is no anchor ranks audio rows by p(τ) = Σ over the text queries after the
+/// audio, and over the group's query heads, of the softmax attention at τ (over all visible keys); per segment the top
+/// ⌊retention · n_s⌋ stay, ties to the lower position. What else a tidal head has goes to the host, what else a fixed
+/// head has is dropped.
+///
+/// *Decode*: after a step, A(τ) is the attention of all anchor query heads at τ. A chunk's score is the mean of A over
+/// it; the `top_chunks` best (ties to the earlier) are wanted whole in every tidal head. A recalled segment that was not
+/// wanted for `release_after` consecutive steps is released.
+pub struct Wnw {
+    /// Parameters, checked.
+    pub params: Arc<WnwParams>,
+    segments: Segments,
+    chunks: Vec<std::ops::Range<usize>>,
+    /// Segments recalled, with the number of steps since they were last wanted.
+    idle: BTreeMap<u32, u32>,
+    /// Attention of the last prompt query in the anchors, `(n_audio)`.
+    seed: Vec<f32>,
+    /// KV heads of a layer, known from the first layer on.
+    n_kv_heads: usize,
+}
+
+impl Wnw {
+    /// A policy for one prompt; `params` must have passed [`WnwParams::check`].
+    pub fn new(params: Arc<WnwParams>) -> Self {
+        let (segments, chunks) = (Segments::default(), Vec::new());
+        Self { params, segments, chunks, idle: BTreeMap::new(), seed: Vec::new(), n_kv_heads: 1 }
+    }
+
+    fn plan(&mut self, attention: &[f32]) -> SwapPlan {
+        let score = |chunk: &std::ops::Range<usize>| {
+            let (mut sum, mut rows) = (0f64, 0);
+            for segment in &self.segments.ranges()[chunk.clone()] {
+                sum += attention[segment.clone()].iter().map(|w| f64::from(*w)).sum::<f64>();
+                rows += segment.len();
+            }
+            sum / rows as f64
+        };
+        let mut ranked: Vec<(f64, usize)> =
+            self.chunks.iter().enumerate().map(|(i, chunk)| (score(chunk), i)).collect();
+        ranked.sort_unstable_by(|a, b| b.0.total_cmp(&a.0).then(a.1.cmp(&b.1)));
+        ranked.truncate(self.params.top_chunks);
+        let chosen = ranked.iter().flat_map(|(_, i)| self.chunks[*i].clone());
+        let mut wanted: Vec<u32> = chosen.map(|segment| segment as u32).collect();
+        wanted.sort_unstable();
+        wanted.dedup();
+
+        let mut release = Vec::new();
+        let whole = self.params.release == ReleaseReading::Whole;
+        self.idle.retain(|segment, steps| {
+            let selected = wanted.binary_search(segment).is_ok();
+            *steps = if selected { 0 } else { steps.saturating_add(1) };
+            let stays = *steps < self.params.release_after;
+            if !stays {
+                release.push(Release { segment: *segment, whole });
+            }
+            stays
+        });
+        self.idle.extend(wanted.iter().map(|segment| (*segment, 0)));
+        SwapPlan { wanted, release }
+    }
+}
+
+impl Policy for Wnw {
+    fn name(&self) -> &'static str {
+        "wnw"
+    }
+
+    fn segment_rows(&self) -> usize {
+        self.params.segment_rows
+    }
+
+    fn observes(&self, layout: &PromptLayout) -> Vec<usize> {
+        let first_audio = layout.audio().first().map_or(layout.len(), |audio| audio.start);
+        layout
+            .stretches()
+            .into_iter()
+            .filter(|(stretch, is_audio)| !is_audio && stretch.start > first_audio)
+            .flat_map(|(stretch, _)| stretch)
+            .collect()
+    }
+
+    fn after_prefill(&mut self, view: &LayerView<'_>) -> Vec<HeadSelection> {
+        let n_audio = view.layout.n_audio();
+        if view.layer == 0 {
+            self.segments = Segments::new(view.layout, self.params.segment_rows);
+            self.chunks = self.segments.chunks(self.params.chunk_segments);
+            self.seed = vec![0.0; n_audio];
+            self.n_kv_heads = view.shape.n_kv_heads;
+        }
+        // The seed is the attention of the position whose logits are the first token.
+        let last = view.observed.len().checked_sub(1).filter(|i| view.observed[*i] + 1 == view.layout.len());
+        (0..view.shape.n_kv_heads)
+            .map(|kv_head| {
+                let head = view.layer * view.shape.n_kv_heads + kv_head;
+                let (role, retention) = (self.params.roles[head], self.params.retention[head]);
+                if role == Role::Anchor && self.params.warm_start && last.is_some() {
+                    let seed = &mut self.seed;
+                    view.audio_attention(kv_head, |observed, _, weights| {
+                        if Some(observed) == last {
+                            seed.iter_mut().zip(weights).for_each(|(sum, w)| *sum += w);
+                        }
+                    });
+                }
+                if role == Role::Anchor || role == Role::Whole || retention >= 1.0 {
+                    return HeadSelection::All;
+                }
+                let mut importance = vec![0f32; n_audio];
+                view.audio_attention(kv_head, |_, _, weights| {
+                    importance.iter_mut().zip(weights).for_each(|(sum, w)| *sum += w);
+                });
+                let kept = keep(&importance, &self.segments, retention, self.params.selection);
+                if role == Role::Tidal { HeadSelection::Tiered(kept) } else { HeadSelection::Only(kept) }
+            })
+            .collect()
+    }
+
+    fn watches(&self) -> Vec<HeadId> {
+        let anchors = self.params.roles.iter().enumerate().filter(|(_, role)| **role == Role::Anchor);
+        anchors.map(|(i, _)| HeadId { layer: i / self.n_kv_heads, kv_head: i % self.n_kv_heads }).collect()
+    }
+
+    fn before_decode(&mut self) -> SwapPlan {
+        if !self.params.warm_start || self.seed.iter().all(|w| *w == 0.0) {
+            return SwapPlan::default();
+        }
+        let seed = std::mem::take(&mut self.seed);
+        self.plan(&seed)
+    }
+
+    fn after_step(&mut self, attention: &[f32]) -> SwapPlan {
+        self.plan(attention)
+    }
+}
+
+/// How many rows a share of `rows` is, ⌊retention · rows⌋; the small term makes 0.29 · 100 be 29 in binary too.
+fn kept_rows(retention: f64, rows: usize) -> usize {
+    ((retention * rows as f64 + 1e-9).floor() as usize).min(rows)
+}
+
+/// The ordinals that a head keeps, ascending.
+fn keep(importance: &[f32], segments: &Segments, retention: f64, selection: Selection) -> Vec<u32> {
+    let count = |rows: usize| kept_rows(retention, rows);
+    let mut kept = Vec::new();
+    match selection {
+        Selection::PerSegment => {
+            for segment in segments.ranges() {
+                top(importance, segment.clone(), count(segment.len()), &mut kept);
+            }
+        }
+        Selection::Global => {
+            let total = segments.ranges().iter().map(|s| count(s.len())).sum();
+            top(importance, 0..importance.len(), total, &mut kept);
+        }
+    }
+    kept
+}
+
+/// Appends the `n` best of `range`, ascending; of equals the lower.
+fn top(importance: &[f32], range: std::ops::Range<usize>, n: usize, kept: &mut Vec<u32>) {
+    let mut ranked: Vec<u32> = range.map(|i| i as u32).collect();
+    ranked
+        .sort_unstable_by(|a, b| importance[*b as usize].total_cmp(&importance[*a as usize]).then(a.cmp(b)));
+    ranked.truncate(n);
+    ranked.sort_unstable();
+    kept.extend(ranked);
+}

@@ -1,0 +1,406 @@
+//! Both tiers for one element type: admission, attention, swaps.
+
+use std::ops::Range;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use rayon::prelude::*;
+use wnw_kernels::KvElement;
+
+use crate::attention::{StepScratch, attend_pieces};
+use crate::head::{BlockState, HeadRows};
+use crate::host::HostTier;
+use crate::mover::{Move, Mover, SwapMode};
+use crate::page::{PAGE_ROWS, PagePool};
+use crate::policy::{HeadSelection, LayerView, SwapPlan};
+use crate::report::SwapCounters;
+use crate::store::{StoreError, StoreOptions};
+use crate::{KvShape, PromptLayout, Segments};
+
+/// Elements of a layer's resident keys from which `attend` uses several threads.
+const PARALLEL_FROM: usize = 1 << 17;
+
+/// The rows of all heads, the pages they lie in, and the copy thread.
+#[derive(Debug)]
+pub struct Tiers<T: KvElement> {
+    shape: KvShape,
+    pub heads: Vec<HeadRows<T>>, // n_layers * n_kv_heads
+    pages: PagePool<T>,
+    blocks: PagePool<T>,
+    pub host: HostTier,
+    swap: SwapMode,
+    mover: Option<Mover<T>>,
+    pending: Vec<usize>, // per layer: moves on their way
+    pub counters: SwapCounters,
+    pub waited: Duration,
+    scratch: Vec<StepScratch>, // per KV head of a layer
+}
+
+impl<T: KvElement> Tiers<T> {
+    pub fn new(shape: KvShape, options: &StoreOptions, segments: &Segments) -> Self {
+        // A block never holds more rows than the longest segment has.
+        let block_rows = segments.ranges().iter().map(Range::len).max().unwrap_or(1);
+        Self {
+            shape,
+            heads: (0..shape.n_layers * shape.n_kv_heads).map(|_| HeadRows::default()).collect(),
+            pages: PagePool::new(PAGE_ROWS, shape.head_dim, Arc::clone(&options.device)),
+            blocks: PagePool::new(block_rows, shape.head_dim, Arc::clone(&options.device)),
+            host: HostTier::new(options.host_place.clone(), Arc::clone(&options.host)),
+            swap: options.swap,
+            mover: None,
+            pending: vec![0; shape.n_layers],
+            counters: SwapCounters::default(),
+            waited: Duration::ZERO,
+            scratch: (0..shape.n_kv_heads).map(|_| StepScratch::default()).collect(),
+        }
+    }
+
+    /// Bytes allocated on the device.
+    pub fn device_bytes(&self) -> u64 {
+        self.pages.bytes() + self.blocks.bytes()
+    }
+
+    /// Takes over one head of a layer.
+    pub fn admit(
+        &mut self,
+        view: &LayerView<'_>,
+        kv_head: usize,
+        selection: &HeadSelection,
+        segments: &Segments,
+    ) -> Result<(), StoreError> {
+        let (n, hd) = (view.layout.len(), self.shape.head_dim);
+        let row = |position: usize| {
+            let at = (kv_head * n + position) * hd;
+            (&view.k[at..at + hd], &view.v[at..at + hd])
+        };
+        let head = view.layer * self.shape.n_kv_heads + kv_head;
+        let kept = match selection {
+            HeadSelection::All => None,
+            HeadSelection::Only(kept) | HeadSelection::Tiered(kept) => Some(kept),
+        };
+        let mut first_ordinal = 0;
+        for (stretch, is_audio) in view.layout.stretches() {
+            match kept {
+                Some(kept) if is_audio => {
+                    let last_ordinal = first_ordinal + stretch.len();
+                    let from = kept.partition_point(|o| (*o as usize) < first_ordinal);
+                    let to = kept.partition_point(|o| (*o as usize) < last_ordinal);
+                    for ordinal in &kept[from..to] {
+                        let (k, v) = row(stretch.start + *ordinal as usize - first_ordinal);
+                        self.push(head, k, v)?;
+                    }
+                }
+                _ => {
+                    for position in stretch.clone() {
+                        let (k, v) = row(position);
+                        self.push(head, k, v)?;
+                    }
+                }
+            }
+            first_ordinal += if is_audio { stretch.len() } else { 0 };
+        }
+        self.heads[head].kept = kept.cloned();
+        if let HeadSelection::Tiered(kept) = selection {
+            let run = host_run(view.layout, kept, segments, hd, row)?;
+            let host = self.host.put(run)?;
+            let (numbered, text_before) = recordings(view.layout, segments);
+            self.heads[head].make_tidal(&numbered, &text_before, host);
+        }
+        Ok(())
+    }
+
+    /// Appends a row to a head.
+    pub fn push(&mut self, head: usize, k: &[f32], v: &[f32]) -> Result<(), StoreError> {
+        if self.heads[head].is_full() {
+            let page = match self.pages.take() {
+                Ok(page) => page,
+                // Blocks that wait to be used again are the only memory that can be given up.
+                Err(full) if self.blocks.trim() => self.pages.take().map_err(|_| full)?,
+                Err(full) => return Err(full.into()),
+            };
+            self.heads[head].pages.push(page);
+        }
+        self.heads[head].push(k, v);
+        Ok(())
+    }
+
+    /// Attention of one step of `layer`; `q` and `out` are `(n_q_heads, head_dim)`.
+    pub fn attend(&mut self, layer: usize, q: &[f32], scale: f32, out: &mut [f32]) -> Result<(), StoreError> {
+        self.settle(layer)?;
+        let KvShape { n_kv_heads, head_dim, .. } = self.shape;
+        let group = self.shape.group() * head_dim;
+        let heads = &self.heads[layer * n_kv_heads..(layer + 1) * n_kv_heads];
+        let rows: Vec<usize> = heads.iter().map(HeadRows::rows).collect();
+        let one = |head: &HeadRows<T>, rows: usize, scratch: &mut StepScratch, q: &[f32], out: &mut [f32]| {
+            attend_pieces(q, head.pieces(head_dim), rows, head_dim, scale, scratch, out);
+        };
+        // Splitting across threads costs microseconds: worth it only when the rows take longer to read.
+        if rows.iter().sum::<usize>() * head_dim < PARALLEL_FROM {
+            let (q, out) = (q.chunks_exact(group), out.chunks_exact_mut(group));
+            let work = heads.iter().zip(&rows).zip(&mut self.scratch).zip(q).zip(out);
+            work.for_each(|((((head, rows), scratch), q), out)| one(head, *rows, scratch, q, out));
+        } else {
+            let (q, out) = (q.par_chunks_exact(group), out.par_chunks_exact_mut(group));
+            let work = heads.par_iter().zip(&rows).zip(&mut self.scratch).zip(q).zip(out);
+            work.for_each(|((((head, rows), scratch), q), out)| one(head, *rows, scratch, q, out));
+        }
+        Ok(())
+    }
+
+    /// Adds the softmax weights of the last `attend` on a head's audio rows to `sum`, `(n_audio)`.
+    pub fn observe(&self, layer: usize, kv_head: usize, layout: &PromptLayout, sum: &mut [f32]) {
+        let head = &self.heads[layer * self.shape.n_kv_heads + kv_head];
+        let rows = head.rows();
+        for weights in self.scratch[kv_head].weights.chunks_exact(rows.max(1)) {
+            let (mut row, mut first_ordinal) = (0, 0);
+            for (stretch, is_audio) in layout.stretches() {
+                let ordinals = first_ordinal..first_ordinal + stretch.len();
+                match (&head.kept, is_audio) {
+                    (_, false) => row += stretch.len(),
+                    (None, true) => {
+                        let weights = &weights[row..row + stretch.len()];
+                        sum[ordinals].iter_mut().zip(weights).for_each(|(sum, w)| *sum += w);
+                        row += stretch.len();
+                    }
+                    (Some(kept), true) => {
+                        let from = kept.partition_point(|o| (*o as usize) < ordinals.start);
+                        let to = kept.partition_point(|o| (*o as usize) < ordinals.end);
+                        let weights = &weights[row..row + to - from];
+                        kept[from..to].iter().zip(weights).for_each(|(o, w)| sum[*o as usize] += w);
+                        row += to - from;
+                    }
+                }
+                first_ordinal += if is_audio { stretch.len() } else { 0 };
+            }
+        }
+    }
+
+    /// Carries out a plan that was checked: releases at once, recalls at once or on the copy thread.
+    pub fn swap(&mut self, plan: &SwapPlan) -> Result<(), StoreError> {
+        if plan.wanted.is_empty() && plan.release.is_empty() {
+            return Ok(());
+        }
+        // A segment may only leave when it has arrived.
+        for layer in 0..self.shape.n_layers {
+            self.settle(layer)?;
+        }
+        for head in 0..self.heads.len() {
+            let Some(tidal) = &mut self.heads[head].tidal else { continue };
+            let mut changed = false;
+            for release in &plan.release {
+                let state = tidal.change(release.segment, |segment| {
+                    changed |= release.whole && !segment.hidden;
+                    segment.hidden |= release.whole && !segment.kept.is_empty();
+                    std::mem::replace(&mut segment.state, BlockState::Out)
+                });
+                if let BlockState::In(block) = state {
+                    self.blocks.give(block);
+                    self.counters.released_segments += 1;
+                    changed = true;
+                }
+            }
+            if changed {
+                self.heads[head].arrange();
+            }
+        }
+        for head in 0..self.heads.len() {
+            self.recall(head, &plan.wanted)?;
+        }
+        Ok(())
+    }
+
+    fn recall(&mut self, head: usize, wanted: &[u32]) -> Result<(), StoreError> {
+        let hd = self.shape.head_dim;
+        let mut changed = false;
+        for &number in wanted {
+            let Some(tidal) = &mut self.heads[head].tidal else { return Ok(()) };
+            changed |= tidal.segments[number as usize].hidden;
+            tidal.change(number, |segment| segment.hidden = false);
+            let segment = &tidal.segments[number as usize];
+            let rows = segment.host_rows();
+            if rows == 0 {
+                continue;
+            }
+            if !matches!(segment.state, BlockState::Out) {
+                self.counters.hits += 1;
+                continue;
+            }
+            let Ok(page) = self.blocks.take() else {
+                self.counters.denied += 1;
+                continue;
+            };
+            let range = 2 * segment.host_row * hd..2 * (segment.host_row + rows) * hd;
+            self.counters.recalled_segments += 1;
+            self.counters.recalled_bytes += (range.len() * size_of::<T>()) as u64;
+            tidal.change(number, |segment| segment.state = BlockState::Pending);
+            let job = Move { head, segment: number, host: tidal.host.clone(), range, page };
+            self.dispatch(job)?;
+        }
+        if changed {
+            self.heads[head].arrange();
+        }
+        Ok(())
+    }
+
+    fn dispatch(&mut self, mut job: Move<T>) -> Result<(), StoreError> {
+        if self.swap == SwapMode::Overlap {
+            let mover = match &self.mover {
+                Some(mover) => mover,
+                None => self.mover.insert(Mover::start().map_err(|e| StoreError::CopyThread(e.to_string()))?),
+            };
+            let layer = job.head / self.shape.n_kv_heads;
+            match mover.send(job) {
+                Ok(()) => self.pending[layer] += 1,
+                Err(_) => return Err(StoreError::CopyThread("it has ended".into())),
+            }
+            return Ok(());
+        }
+        let clock = Instant::now();
+        job.carry_out();
+        self.install(job);
+        self.waited += clock.elapsed();
+        Ok(())
+    }
+
+    /// Waits until everything recalled for `layer` is there.
+    fn settle(&mut self, layer: usize) -> Result<(), StoreError> {
+        if self.pending[layer] == 0 {
+            return Ok(());
+        }
+        let clock = Instant::now();
+        let mut waited = false;
+        while self.pending[layer] > 0 {
+            let Some(mover) = &self.mover else { return Err(StoreError::CopyThread("it is gone".into())) };
+            let job = match mover.ready() {
+                Some(job) => job,
+                None => {
+                    waited = true;
+                    mover.wait().ok_or_else(|| StoreError::CopyThread("it has ended".into()))?
+                }
+            };
+            self.pending[job.head / self.shape.n_kv_heads] -= 1;
+            self.install(job);
+        }
+        if waited {
+            self.waited += clock.elapsed();
+        }
+        Ok(())
+    }
+
+    fn install(&mut self, job: Move<T>) {
+        let head = &mut self.heads[job.head];
+        if let Some(tidal) = &mut head.tidal {
+            tidal.change(job.segment, |segment| segment.state = BlockState::In(job.page));
+        }
+        head.arrange();
+    }
+
+    /// Checks what must hold between calls: see [`crate::KvStore::check_integrity`].
+    pub fn check_integrity(&self, n_admitted: usize, layout: &PromptLayout) -> Result<(), String> {
+        let n_text = layout.len() - layout.n_audio();
+        let (mut pages, mut blocks) = (0, 0);
+        for (i, head) in self.heads.iter().enumerate() {
+            pages += head.pages.len() as u64;
+            if head.pages.len() != head.len.div_ceil(PAGE_ROWS) {
+                return Err(format!("head {i}: {} rows on {} pages", head.len, head.pages.len()));
+            }
+            if i >= n_admitted {
+                continue;
+            }
+            let kept = head.kept.as_ref().map_or(layout.n_audio(), Vec::len);
+            if head.len < kept + n_text {
+                return Err(format!(
+                    "head {i}: {} rows, of which {kept} audio and {n_text} prompt text",
+                    head.len
+                ));
+            }
+            let Some(tidal) = &head.tidal else { continue };
+            let mut ordinal = 0;
+            let (mut host_rows, mut read) = (0, head.len - kept);
+            for (number, segment) in tidal.segments.iter().enumerate() {
+                if segment.ordinals.start != ordinal || segment.host_row != host_rows {
+                    return Err(format!("head {i}: segment {number} does not follow the one before"));
+                }
+                ordinal = segment.ordinals.end;
+                host_rows += segment.host_rows();
+                let here = matches!(segment.state, BlockState::In(_));
+                blocks += u64::from(!matches!(segment.state, BlockState::Out));
+                read += if segment.hidden { 0 } else { segment.kept.len() }
+                    + if here { segment.host_rows() } else { 0 };
+                let listed = tidal.unusual().binary_search(&(number as u32)).is_ok();
+                if listed != (here || segment.hidden) {
+                    return Err(format!("head {i}: segment {number} is in the wrong list"));
+                }
+            }
+            if ordinal != layout.n_audio() || 2 * host_rows * self.shape.head_dim != tidal.host.len() {
+                return Err(format!("head {i}: device and host together are not the whole audio"));
+            }
+            let resident = read + kept - head.len;
+            if self.pending.iter().all(|p| *p == 0) && head.audio_rows(layout.n_audio()) != resident {
+                let counted = head.audio_rows(layout.n_audio());
+                return Err(format!(
+                    "head {i}: {counted} audio rows are counted where {resident} are resident"
+                ));
+            }
+            if head.rows() != read {
+                return Err(format!(
+                    "head {i}: attention reads {} rows where {read} are resident",
+                    head.rows()
+                ));
+            }
+        }
+        let waiting = |pool: &PagePool<T>| pool.waiting() as u64;
+        if pages + waiting(&self.pages) != self.pages.allocated() {
+            return Err(format!("{pages} pages in use of {} allocated", self.pages.allocated()));
+        }
+        if blocks + waiting(&self.blocks) != self.blocks.allocated() {
+            return Err(format!("{blocks} blocks in use of {} allocated", self.blocks.allocated()));
+        }
+        Ok(())
+    }
+}
+
+/// The rows that a head did not keep, in storage type: for each segment its keys, then its values.
+fn host_run<'a, T: KvElement>(
+    layout: &PromptLayout,
+    kept: &[u32],
+    segments: &Segments,
+    hd: usize,
+    row: impl Fn(usize) -> (&'a [f32], &'a [f32]),
+) -> Result<Vec<T>, StoreError> {
+    let positions: Vec<usize> = layout.audio().iter().flat_map(Clone::clone).collect();
+    let len = 2 * (positions.len() - kept.len()) * hd;
+    let mut run: Vec<T> = Vec::new();
+    if run.try_reserve_exact(len).is_err() {
+        return Err(StoreError::HostMemory { needed: (len * size_of::<T>()) as u64 });
+    }
+    let mut kept = kept.iter().map(|o| *o as usize).peekable();
+    for segment in segments.ranges() {
+        let mut rest = Vec::with_capacity(segment.len());
+        for ordinal in segment.clone() {
+            if kept.next_if_eq(&ordinal).is_none() {
+                rest.push(positions[ordinal]);
+            }
+        }
+        for values in [false, true] {
+            for position in &rest {
+                let (k, v) = row(*position);
+                run.extend((if values { v } else { k }).iter().map(|x| T::narrow(*x)));
+            }
+        }
+    }
+    Ok(run)
+}
+
+/// Each segment with the number of its recording, and the text rows before each recording.
+fn recordings(layout: &PromptLayout, segments: &Segments) -> (Vec<(Range<usize>, usize)>, Vec<usize>) {
+    let (mut text_before, mut ends) = (Vec::new(), Vec::new());
+    let mut audio = 0;
+    for stretch in layout.audio() {
+        text_before.push(stretch.start - audio);
+        audio += stretch.len();
+        ends.push(audio);
+    }
+    let recording = |range: &Range<usize>| ends.partition_point(|end| *end <= range.start);
+    (segments.ranges().iter().map(|r| (r.clone(), recording(r))).collect(), text_before)
+}
