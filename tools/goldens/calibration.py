@@ -2,7 +2,7 @@
 
     python tools/goldens/calibration.py
 
-writes `crates/calibrate/tests/data/`: `checkpoint/model.safetensors` (the decoder's tensors alone, bf16) and
+writes `crates/calibrate/tests/data/`: `checkpoint/`, a whole model in bf16 (its encoder is there to be complete), and
 `golden.safetensors` + `golden.json`. The audio is random embeddings, given as `inputs_embeds`. Computed in f32 with
 eager attention; the scores follow the paper's Appendix E:
 
@@ -23,7 +23,7 @@ import transformers
 from safetensors.torch import save_file
 from transformers import VoxtralConfig, VoxtralForConditionalGeneration
 from transformers.models.llama import modeling_llama
-from voxtral import AUDIO, audio_args, fill, old_name, text_args
+from voxtral import AUDIO, audio_args, fill, old_name, released_config, text_args, write_json
 
 OUT = Path(__file__).resolve().parents[2] / "crates/calibrate/tests/data"
 EOS, TOP_K, N_AUDIO, ANSWER = 2, 4, 60, 17
@@ -49,7 +49,7 @@ def build(seed):
         for p in model.parameters():
             p.copy_(p.to(torch.bfloat16).float())
     assert model.model.language_model.config._attn_implementation == "eager"
-    return model
+    return config, model
 
 
 def run(model, seed):
@@ -84,10 +84,8 @@ def run(model, seed):
     loss = torch.nn.functional.cross_entropy(out.logits[0, queries], targets)
     loss.backward()
 
-    k = torch.stack([k[0] for _, k in rotated])  # (layers, kv heads, len, head_dim)
     norms = torch.stack([k.grad[0] for _, k in rotated])[:, :, is_audio].norm(dim=-1)
     observed = queries[:-1]
-    q = torch.stack([q[0] for q, _ in rotated])[:, :, observed].transpose(1, 2)
 
     weights = torch.stack([a[0] for a in out.attentions])[:, :, observed][..., is_audio]
     top = weights.topk(TOP_K + 1, dim=-1)
@@ -98,7 +96,7 @@ def run(model, seed):
     hit = hits.double() / (TOP_K * ANSWER)
     vs = hit.view(hit.shape[0], -1, group).mean(-1)
     return dict(
-        answer=answer, audio=audio, spans=spans, observed=observed, q=q, k=k, hits=hits, vs=vs, norms=norms,
+        answer=answer, audio=audio, spans=spans, observed=observed, hits=hits, vs=vs, norms=norms,
         hs=norms.double().mean(-1), loss=loss,
     ), gap
 
@@ -107,7 +105,7 @@ def main():
     torch.set_num_threads(1)
     transformers.logging.set_verbosity_error()
     for seed in range(1, 200):
-        model = build(seed)
+        config, model = build(seed)
         found, gap = run(model, seed)
         # Rounding must not decide which positions are in the top; every head of the model should hit something.
         if gap > 1e-4 and found["hits"].min() > 0:
@@ -118,7 +116,7 @@ def main():
     shutil.rmtree(OUT, ignore_errors=True)
     (OUT / "checkpoint").mkdir(parents=True)
     state = {old_name(n): p.detach().to(torch.bfloat16).contiguous() for n, p in model.state_dict().items()}
-    state = {n: p for n, p in state.items() if n.startswith("language_model.")}
+    write_json(OUT / "checkpoint" / "config.json", released_config(CASE, config))
     save_file(state, OUT / "checkpoint" / "model.safetensors", metadata={"format": "pt"})
     whole = {"answer", "spans", "observed", "hits"}
     tensors = {n: t.detach().to(torch.uint32 if n in whole else t.dtype).contiguous() for n, t in found.items()}
@@ -133,9 +131,8 @@ def main():
         "loss": found["loss"].item(),
         "vs": found["vs"].tolist(),
         "hs": found["hs"].tolist(),
-        "decoder": {**CASE["text"]},
     }
-    (OUT / "golden.json").write_text(json.dumps(info, indent=1) + "\n")
+    write_json(OUT / "golden.json", info)
     print(json.dumps(info, indent=1))
 
 

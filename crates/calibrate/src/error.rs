@@ -6,7 +6,6 @@ use wnw_model::{ModelError, WeightError};
 
 use crate::alignment::AlignmentError;
 use crate::journal::JournalError;
-use crate::roles::RoleError;
 
 /// What can go wrong in a calibration.
 #[derive(Debug, Error)]
@@ -26,9 +25,6 @@ pub enum CalibrateError {
     /// The file of per-sample results.
     #[error(transparent)]
     Journal(#[from] JournalError),
-    /// Scores or role counts.
-    #[error(transparent)]
-    Role(#[from] RoleError),
     /// The gradient's tensors.
     #[error("gradients: {0}")]
     Tensor(#[from] candle_core::Error),

@@ -12,7 +12,7 @@ use std::ops::Range;
 
 use rayon::prelude::*;
 use wnw_kernels::vector::score_rows;
-use wnw_kv::{KvShape, PromptLayout};
+use wnw_kv::{HeadSelection, KvShape, LayerView, Policy, PromptLayout};
 
 use crate::mapping::TokenTime;
 
@@ -29,70 +29,53 @@ pub fn audio_span(time: &TokenTime, tokens_per_second: f64, n_audio: usize) -> O
     (start < n_audio).then(|| start..end.max(start + 1).min(n_audio))
 }
 
-/// Queries of one layer at some positions, and the keys of all.
-#[derive(Clone, Copy)]
-pub struct ObservedLayer<'a> {
-    /// Head counts and sizes.
-    pub shape: KvShape,
-    /// Which positions are audio.
-    pub layout: &'a PromptLayout,
-    /// The observed positions, `(n_observed)`.
-    pub observed: &'a [usize],
-    /// Queries after rotary embedding, `(n_observed, n_q_heads, head_dim)`.
-    pub q: &'a [f32],
-    /// Keys after rotary embedding, `(n_kv_heads, len, head_dim)`.
-    pub k: &'a [f32],
-}
-
-impl ObservedLayer<'_> {
-    /// Adds to `hits` `(n_q_heads)` how many of each query head's `top_k` most attended audio positions lie in the
-    /// span of the query, over all observed queries. `spans` has one span of audio ordinals per observed query.
-    ///
-    /// Only audio before the query is seen; of equal scores the lower position wins.
-    ///
-    /// # Panics
-    /// When a slice's length is not what the shape says.
-    pub fn count_hits(&self, spans: &[Range<usize>], top_k: usize, hits: &mut [u64]) {
-        let KvShape { n_q_heads, n_kv_heads, head_dim, .. } = self.shape;
-        let (len, group) = (self.layout.len(), self.shape.group());
-        assert_eq!(self.q.len(), self.observed.len() * n_q_heads * head_dim, "observed queries");
-        assert_eq!(self.k.len(), n_kv_heads * len * head_dim, "keys");
-        assert_eq!(spans.len(), self.observed.len(), "a span per observed query");
-        assert_eq!(hits.len(), n_q_heads, "a count per query head");
-        let n_audio = self.layout.n_audio();
-        let counted: Vec<Vec<u64>> = self
-            .observed
-            .par_iter()
-            .zip(self.q.par_chunks(n_q_heads * head_dim))
-            .zip(spans)
-            .map_init(
-                || (vec![0.0; group * n_audio], Vec::with_capacity(top_k + 1)),
-                |(scores, top), ((&position, q), span)| {
-                    let mut counts = vec![0; n_q_heads];
-                    for (head, q) in q.chunks_exact(group * head_dim).enumerate() {
-                        let k = &self.k[head * len * head_dim..(head + 1) * len * head_dim];
-                        let mut seen = 0;
-                        for stretch in self.layout.audio() {
-                            let rows = stretch.start..stretch.end.min(position + 1);
-                            if rows.is_empty() {
-                                break;
-                            }
-                            let k = &k[rows.start * head_dim..rows.end * head_dim];
-                            score_rows(q, k, head_dim, 1.0, scores, n_audio, seen);
-                            seen += rows.len();
+/// Adds to `hits` `(n_q_heads)` how many of each query head's `top_k` most attended audio positions lie in the span of
+/// the query, over all observed queries of a layer. `spans` has one span of audio ordinals per observed query.
+///
+/// Only audio before the query is seen; of equal scores the lower position wins.
+///
+/// # Panics
+/// When a slice's length is not what the shape says.
+pub fn count_hits(view: &LayerView<'_>, spans: &[Range<usize>], top_k: usize, hits: &mut [u64]) {
+    let KvShape { n_q_heads, n_kv_heads, head_dim, .. } = view.shape;
+    let (len, group) = (view.layout.len(), view.shape.group());
+    assert_eq!(view.q.len(), view.observed.len() * n_q_heads * head_dim, "observed queries");
+    assert_eq!(view.k.len(), n_kv_heads * len * head_dim, "keys");
+    assert_eq!(spans.len(), view.observed.len(), "a span per observed query");
+    assert_eq!(hits.len(), n_q_heads, "a count per query head");
+    let n_audio = view.layout.n_audio();
+    let counted: Vec<Vec<u64>> = view
+        .observed
+        .par_iter()
+        .zip(view.q.par_chunks(n_q_heads * head_dim))
+        .zip(spans)
+        .map_init(
+            || (vec![0.0; group * n_audio], Vec::with_capacity(top_k + 1)),
+            |(scores, top), ((&position, q), span)| {
+                let mut counts = vec![0; n_q_heads];
+                for (head, q) in q.chunks_exact(group * head_dim).enumerate() {
+                    let k = &view.k[head * len * head_dim..(head + 1) * len * head_dim];
+                    let mut seen = 0;
+                    for stretch in view.layout.audio() {
+                        let rows = stretch.start..stretch.end.min(position + 1);
+                        if rows.is_empty() {
+                            break;
                         }
-                        for (j, count) in counts[head * group..(head + 1) * group].iter_mut().enumerate() {
-                            top_ordinals(&scores[j * n_audio..][..seen], top_k, top);
-                            *count = top.iter().filter(|o| span.contains(&(**o as usize))).count() as u64;
-                        }
+                        let k = &k[rows.start * head_dim..rows.end * head_dim];
+                        score_rows(q, k, head_dim, 1.0, scores, n_audio, seen);
+                        seen += rows.len();
                     }
-                    counts
-                },
-            )
-            .collect();
-        for counts in counted {
-            hits.iter_mut().zip(counts).for_each(|(sum, c)| *sum += c);
-        }
+                    for (j, count) in counts[head * group..(head + 1) * group].iter_mut().enumerate() {
+                        top_ordinals(&scores[j * n_audio..][..seen], top_k, top);
+                        *count = top.iter().filter(|o| span.contains(&(**o as usize))).count() as u64;
+                    }
+                }
+                counts
+            },
+        )
+        .collect();
+    for counts in counted {
+        hits.iter_mut().zip(counts).for_each(|(sum, c)| *sum += c);
     }
 }
 
@@ -127,15 +110,6 @@ impl VoiceCount {
         Self { hits: vec![0; shape.n_layers * shape.n_q_heads], tokens: 0, top_k }
     }
 
-    /// Counts one layer's observed queries; [`VoiceCount::tokens`] is the caller's, once for all layers.
-    ///
-    /// # Panics
-    /// As [`ObservedLayer::count_hits`].
-    pub fn add_layer(&mut self, layer: usize, view: &ObservedLayer<'_>, spans: &[Range<usize>]) {
-        let n = view.shape.n_q_heads;
-        view.count_hits(spans, self.top_k, &mut self.hits[layer * n..(layer + 1) * n]);
-    }
-
     /// Adds another sample's count.
     ///
     /// # Panics
@@ -158,6 +132,41 @@ impl VoiceCount {
     pub fn per_kv_head(&self, group: usize) -> Vec<f64> {
         let all = (self.tokens * self.top_k as u64 * group as u64).max(1) as f64;
         self.hits.chunks_exact(group).map(|g| g.iter().sum::<u64>() as f64 / all).collect()
+    }
+}
+
+/// A method that counts hits while a teacher-forced sequence runs through the layers, and keeps no audio.
+#[derive(Debug)]
+pub struct VoiceProbe {
+    /// What was counted so far; [`VoiceCount::tokens`] is complete from the start.
+    pub count: VoiceCount,
+    positions: Vec<usize>,
+    spans: Vec<Range<usize>>,
+}
+
+impl VoiceProbe {
+    /// Watches `queries`: positions, ascending, with the span of audio ordinals that the token they predict is said in.
+    pub fn new(shape: KvShape, top_k: usize, queries: &[(usize, Range<usize>)]) -> Self {
+        let (positions, spans): (Vec<_>, Vec<_>) = queries.iter().cloned().unzip();
+        let count = VoiceCount { tokens: positions.len() as u64, ..VoiceCount::new(shape, top_k) };
+        Self { count, positions, spans }
+    }
+}
+
+impl Policy for VoiceProbe {
+    fn name(&self) -> &'static str {
+        "voice-probe"
+    }
+
+    fn observes(&self, _layout: &PromptLayout) -> Vec<usize> {
+        self.positions.clone()
+    }
+
+    fn after_prefill(&mut self, view: &LayerView<'_>) -> Vec<HeadSelection> {
+        let n = view.shape.n_q_heads;
+        let hits = &mut self.count.hits[view.layer * n..(view.layer + 1) * n];
+        count_hits(view, &self.spans, self.count.top_k, hits);
+        vec![HeadSelection::Only(Vec::new()); view.shape.n_kv_heads]
     }
 }
 
@@ -212,14 +221,26 @@ mod tests {
             [9.0, 4.0, 1.0, 9.0, 3.0, 1.0, 9.0, 9.0], // 0 2
         ]
         .concat();
-        let view = |observed| ObservedLayer { shape, layout: &layout, observed, q: &q, k: &k };
-        let mut count = VoiceCount::new(shape, 2);
-        count.add_layer(1, &view(&[7]), &[0..3]);
-        assert_eq!(count.hits, [0, 0, 0, 0, 2, 1, 2, 2]);
+        let view = |layer, observed| LayerView {
+            layer,
+            shape,
+            layout: &layout,
+            k: &k,
+            v: &[],
+            observed,
+            q: &q,
+            scale: 1.0,
+        };
+        let mut probe = VoiceProbe::new(shape, 2, &[(7, 0..3)]);
+        assert_eq!(probe.observes(&layout), [7]);
+        let kept = probe.after_prefill(&view(1, &[7]));
+        assert_eq!(kept, [HeadSelection::Only(vec![]), HeadSelection::Only(vec![])]);
+        assert_eq!(probe.count.hits, [0, 0, 0, 0, 2, 1, 2, 2]);
+        let mut count = probe.count;
         // From position 4 the last audio position is not seen yet: the second head takes ordinals 2 and 1.
-        count.add_layer(0, &view(&[4]), &[1..2]);
+        count_hits(&view(0, &[4]), &[1..2], 2, &mut count.hits[..4]);
         assert_eq!(count.hits[..4], [1, 1, 1, 0]);
-        count.tokens = 1;
+        assert_eq!(count.tokens, 1);
         assert_eq!(count.per_kv_head(2), [0.5, 0.25, 0.75, 1.0]);
         assert_eq!(count.per_query_head()[4..], [1.0, 0.5, 1.0, 1.0]);
         let mut sum = VoiceCount::new(shape, 2);

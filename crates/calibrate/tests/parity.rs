@@ -6,12 +6,10 @@ use std::path::{Path, PathBuf};
 use safetensors::SafeTensors;
 use wnw_calibrate::forced::ForcedAnswer;
 use wnw_calibrate::sensitivity;
-use wnw_calibrate::voice::{ObservedLayer, VoiceCount};
-use wnw_kv::PromptLayout;
-use wnw_model::ModelFiles;
-use wnw_model::checkpoint::Checkpoint;
-use wnw_model::config::DecoderConfig;
+use wnw_calibrate::voice::VoiceProbe;
+use wnw_kv::{KvStore, PromptLayout, StoreOptions};
 use wnw_model::prompt::Prompt;
+use wnw_model::{Decoder, LoadOptions, ModelFiles, WeightDtype};
 
 const AUDIO_ID: u32 = 24;
 
@@ -20,36 +18,17 @@ fn data() -> PathBuf {
 }
 
 struct Golden {
-    config: DecoderConfig,
-    checkpoint: Checkpoint,
+    files: ModelFiles,
     bytes: Vec<u8>,
     info: serde_json::Value,
 }
 
 impl Golden {
     fn read() -> Self {
-        let info: serde_json::Value =
-            serde_json::from_slice(&std::fs::read(data().join("golden.json")).unwrap()).unwrap();
-        let number = |name: &str| info["decoder"][name].as_f64().unwrap();
-        let size = |name: &str| number(name) as usize;
-        let config = DecoderConfig {
-            hidden_size: size("hidden_size"),
-            intermediate_size: size("intermediate_size"),
-            n_layers: size("num_hidden_layers"),
-            n_q_heads: size("num_attention_heads"),
-            n_kv_heads: size("num_key_value_heads"),
-            head_dim: size("head_dim"),
-            vocab_size: size("vocab_size"),
-            rms_norm_eps: number("rms_norm_eps") as f32,
-            rope_theta: number("rope_theta"),
-            tied: false,
-            max_positions: size("max_position_embeddings"),
-        };
         Self {
-            config,
-            checkpoint: Checkpoint::open(&data().join("checkpoint")).unwrap(),
+            files: ModelFiles::open(&data().join("checkpoint")).unwrap(),
             bytes: std::fs::read(data().join("golden.safetensors")).unwrap(),
-            info,
+            info: serde_json::from_slice(&std::fs::read(data().join("golden.json")).unwrap()).unwrap(),
         }
     }
 
@@ -79,16 +58,9 @@ impl Golden {
         ForcedAnswer::new(&prompt(self.u32s("prompt")), &self.u32s("answer"), eos).unwrap()
     }
 
-    /// The embedded sequence: rows of the embedding table, and the audio's where they go.
-    fn embedded(&self, answer: &ForcedAnswer) -> Vec<f32> {
-        let h = self.config.hidden_size;
-        let table =
-            self.checkpoint.get("language_model.model.embed_tokens.weight").unwrap().to_f32().unwrap();
-        let audio = self.f32s("audio");
-        let mut audio = audio.chunks_exact(h);
-        let row = |id: u32| &table[id as usize * h..][..h];
-        let ids = answer.sequence.ids.iter();
-        ids.flat_map(|id| if *id == AUDIO_ID { audio.next().unwrap() } else { row(*id) }).copied().collect()
+    fn decoder(&self) -> Decoder {
+        let exact = LoadOptions { dtype: Some(WeightDtype::F32) };
+        self.files.load_parts(&exact, |_, _| {}).unwrap().1
     }
 }
 
@@ -104,9 +76,10 @@ fn prompt(ids: Vec<u32>) -> Prompt {
 fn head_sensitivity_is_pytorchs() {
     let golden = Golden::read();
     let answer = golden.answer();
-    let x = golden.embedded(&answer);
+    let x = golden.decoder().embed_prompt(&answer.sequence, &golden.f32s("audio")).unwrap();
     let go = &mut |_, _| ControlFlow::Continue(());
-    let found = sensitivity::measure(&golden.config, &golden.checkpoint, &answer, x, go).unwrap();
+    let (config, checkpoint) = (&golden.files.config.decoder, &golden.files.checkpoint);
+    let found = sensitivity::measure(config, checkpoint, &answer, x, go).unwrap();
     let loss = golden.info["loss"].as_f64().unwrap();
     assert!((found.loss / loss - 1.0).abs() < 1e-5, "loss {} for {loss}", found.loss);
 
@@ -125,26 +98,19 @@ fn head_sensitivity_is_pytorchs() {
 #[test]
 fn voice_score_is_pytorchs() {
     let golden = Golden::read();
-    let shape = golden.config.kv_shape();
+    let decoder = golden.decoder();
+    let shape = decoder.kv_shape();
     let answer = golden.answer();
     let observed: Vec<usize> = golden.u32s("observed").into_iter().map(|o| o as usize).collect();
     let queries = answer.queries();
     assert_eq!(observed, (queries.start..queries.end - 1).collect::<Vec<_>>());
-    let (q, k, spans) = (golden.f32s("q"), golden.f32s("k"), golden.spans());
-    let mut count = VoiceCount::new(shape, golden.info["top_k"].as_u64().unwrap() as usize);
-    count.tokens = observed.len() as u64;
-    let q_layer = observed.len() * shape.n_q_heads * shape.head_dim;
-    let k_layer = k.len() / shape.n_layers;
-    for layer in 0..shape.n_layers {
-        let view = ObservedLayer {
-            shape,
-            layout: &answer.sequence.layout,
-            observed: &observed,
-            q: &q[layer * q_layer..(layer + 1) * q_layer],
-            k: &k[layer * k_layer..(layer + 1) * k_layer],
-        };
-        count.add_layer(layer, &view, &spans);
-    }
+    let watched: Vec<_> = observed.into_iter().zip(golden.spans()).collect();
+    let mut probe = VoiceProbe::new(shape, golden.info["top_k"].as_u64().unwrap() as usize, &watched);
+    let x = decoder.embed_prompt(&answer.sequence, &golden.f32s("audio")).unwrap();
+    let layout = answer.sequence.layout.clone();
+    let mut store = KvStore::new(shape, layout, &StoreOptions::default());
+    decoder.prefill(x, 1, &mut store, &mut probe, &mut |_| ControlFlow::Continue(())).unwrap();
+    let count = probe.count;
     let hits: Vec<u64> = golden.u32s("hits").into_iter().map(u64::from).collect();
     assert_eq!(count.hits, hits);
     for (found, wanted) in count.per_kv_head(shape.group()).iter().zip(golden.f64s("vs")) {
