@@ -76,7 +76,7 @@ fn the_sample_recording_is_measured() {
     assert!(found.loss < 0.3, "loss {}", found.loss);
     assert_eq!((found.answer_tokens, found.voice_tokens), (sample.answer.len() as u64, found.answer_tokens));
     let scores = HeadScores::mean(&[found], model.decoder().kv_shape(), options.top_k).unwrap();
-    println!("VS {:.2?}\nHS {:.1e?}", scores.voice, scores.sensitivity);
+    println!("VS {:.2?}\nHS {:.6?}", scores.voice, scores.sensitivity);
     assert!(scores.sensitivity.iter().all(|h| *h > 0.0));
     let mut best = ranking(&scores.voice)[..4].to_vec();
     best.sort_unstable();
