@@ -15,6 +15,7 @@ use memmap2::Mmap;
 use safetensors::{Dtype, SafeTensors};
 use thiserror::Error;
 
+use crate::linear::{WeightError, to_f32};
 use crate::voxtral::read_regular;
 
 /// Why the tensors of a checkpoint cannot be used.
@@ -132,6 +133,11 @@ impl TensorView {
             }
         }
         Self { bytes: Bytes::Owned(Arc::new(out)), start: 0, ..self.clone() }
+    }
+
+    /// The elements as f32, row major; one that is not finite is an error. For tensors that [`Checkpoint::check`] passed.
+    pub fn to_f32(&self) -> Result<Vec<f32>, WeightError> {
+        to_f32(self)
     }
 
     /// Number of elements.
@@ -270,6 +276,15 @@ impl Checkpoint {
         self.tensors.get(name).ok_or_else(|| CheckpointError::Mismatch {
             path: self.path.clone(),
             report: format!("\n  missing: {name}"),
+        })
+    }
+
+    /// The query or key projection of this canonical name with half-split rotary pairs, whatever the file's order.
+    pub fn rotary(&self, name: &str, head_dim: usize) -> Result<Cow<'_, TensorView>, CheckpointError> {
+        let view = self.get(name)?;
+        Ok(match self.naming {
+            Naming::HuggingFace => Cow::Borrowed(view),
+            Naming::Mistral => Cow::Owned(view.pairs_to_halves(head_dim)),
         })
     }
 }

@@ -1,0 +1,250 @@
+//! Per-sample results in a file, so that an interrupted calibration goes on where it stopped.
+//!
+//! JSON lines: a header that says which run this is, then one line per sample, written whole and flushed to the disk
+//! before the next sample starts. A last line that was cut off is dropped; anything else that is wrong is an error. A
+//! file of another run (other model, other options) is never continued. One process at a time: the file is locked.
+
+use std::fs::{File, OpenOptions, TryLockError};
+use std::io::{Read, Seek, SeekFrom, Write};
+use std::path::{Path, PathBuf};
+
+use serde::{Deserialize, Serialize};
+use thiserror::Error;
+
+const FORMAT: &str = "wnw-calibration-samples";
+const VERSION: u32 = 1;
+
+/// What all lines of a journal have in common.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Run {
+    /// Fingerprint of the model.
+    pub model: String,
+    /// Everything else that changes a sample's scores (K, confidence threshold, weight type), in one line.
+    pub options: String,
+}
+
+/// The scores of one sample.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct SampleScores {
+    /// The sample's name, unique in its run.
+    pub id: String,
+    /// Answer tokens.
+    pub answer_tokens: u64,
+    /// Answer tokens that the voice score counts: with a time, and confident.
+    pub voice_tokens: u64,
+    /// Hits over these, `(n_layers, n_q_heads)`; see [`crate::voice::VoiceCount`].
+    pub hits: Vec<u64>,
+    /// Head sensitivity, `(n_layers, n_kv_heads)`.
+    pub sensitivity: Vec<f64>,
+    /// Mean cross-entropy of the answer in nats.
+    pub loss: f64,
+}
+
+/// Why a journal cannot be used.
+#[derive(Debug, Error)]
+pub enum JournalError {
+    /// The file cannot be read or written.
+    #[error("{path}: {source}")]
+    Io {
+        /// The file.
+        path: PathBuf,
+        /// The system's reason.
+        source: std::io::Error,
+    },
+    /// Another process writes it.
+    #[error("{0}: in use by another calibration")]
+    Locked(PathBuf),
+    /// Not a journal, or a damaged one.
+    #[error("{path}:{line}: {reason}")]
+    Malformed {
+        /// The file.
+        path: PathBuf,
+        /// Line, counted from 1.
+        line: usize,
+        /// What is wrong.
+        reason: String,
+    },
+    /// Results of another run.
+    #[error("{path}: results of another run ({theirs}; this one is {ours}); remove the file to start again")]
+    OtherRun {
+        /// The file.
+        path: PathBuf,
+        /// The run in the file.
+        theirs: String,
+        /// The run asked for.
+        ours: String,
+    },
+}
+
+#[derive(Serialize, Deserialize)]
+struct Header {
+    format: String,
+    version: u32,
+    #[serde(flatten)]
+    run: Run,
+}
+
+/// An open journal.
+#[derive(Debug)]
+pub struct Journal {
+    path: PathBuf,
+    file: File,
+    samples: Vec<SampleScores>,
+}
+
+impl Journal {
+    /// Opens the journal of `run` at `path`, or begins one.
+    pub fn open(path: &Path, run: &Run) -> Result<Self, JournalError> {
+        let io = |source| JournalError::Io { path: path.to_owned(), source };
+        let mut file =
+            OpenOptions::new().read(true).write(true).create(true).truncate(false).open(path).map_err(io)?;
+        match file.try_lock() {
+            Ok(()) => {}
+            Err(TryLockError::WouldBlock) => return Err(JournalError::Locked(path.to_owned())),
+            Err(TryLockError::Error(source)) => return Err(io(source)),
+        }
+        let mut bytes = Vec::new();
+        file.read_to_end(&mut bytes).map_err(io)?;
+        // What follows the last line's end was cut off while it was written.
+        let whole = bytes.iter().rposition(|b| *b == b'\n').map_or(0, |end| end + 1);
+        let malformed =
+            |line: usize, reason: String| JournalError::Malformed { path: path.to_owned(), line, reason };
+        let header = Header { format: FORMAT.into(), version: VERSION, run: run.clone() };
+        let mut samples: Vec<SampleScores> = Vec::new();
+        if whole == 0
+            && !serde_json::to_string(&header)
+                .map_err(|e| malformed(1, e.to_string()))?
+                .as_bytes()
+                .starts_with(&bytes)
+        {
+            return Err(malformed(1, "not a calibration journal".into()));
+        }
+        for (i, line) in bytes[..whole].split(|b| *b == b'\n').filter(|l| !l.is_empty()).enumerate() {
+            if i == 0 {
+                let theirs: Header = serde_json::from_slice(line)
+                    .ok()
+                    .filter(|h: &Header| h.format == FORMAT)
+                    .ok_or_else(|| malformed(1, "not a calibration journal".into()))?;
+                if theirs.version != VERSION || theirs.run != *run {
+                    let name = |v: u32, r: &Run| format!("version {v}, model {}, {}", r.model, r.options);
+                    return Err(JournalError::OtherRun {
+                        path: path.to_owned(),
+                        theirs: name(theirs.version, &theirs.run),
+                        ours: name(VERSION, run),
+                    });
+                }
+            } else {
+                let sample = serde_json::from_slice(line).map_err(|e| malformed(i + 1, e.to_string()))?;
+                samples.push(sample);
+            }
+        }
+        file.set_len(whole as u64).and_then(|()| file.seek(SeekFrom::End(0))).map_err(io)?;
+        let mut journal = Self { path: path.to_owned(), file, samples };
+        if whole == 0 {
+            journal.write_line(&header)?;
+        }
+        Ok(journal)
+    }
+
+    /// The samples done, in the order they were.
+    pub fn samples(&self) -> &[SampleScores] {
+        &self.samples
+    }
+
+    /// Whether the sample of this name is done.
+    pub fn contains(&self, id: &str) -> bool {
+        self.samples.iter().any(|s| s.id == id)
+    }
+
+    /// Writes a sample down. It is kept as the file says it, so that a resumed run has the same bits.
+    pub fn append(&mut self, sample: &SampleScores) -> Result<(), JournalError> {
+        let line = self.write_line(sample)?;
+        let malformed = |e: serde_json::Error| JournalError::Malformed {
+            path: self.path.clone(),
+            line: 0,
+            reason: e.to_string(),
+        };
+        self.samples.push(serde_json::from_str(&line).map_err(malformed)?);
+        Ok(())
+    }
+
+    fn write_line(&mut self, value: &impl Serialize) -> Result<String, JournalError> {
+        let io = |source| JournalError::Io { path: self.path.clone(), source };
+        let mut line = serde_json::to_string(value).map_err(|e| io(e.into()))?;
+        line.push('\n');
+        self.file.write_all(line.as_bytes()).and_then(|()| self.file.sync_data()).map_err(io)?;
+        Ok(line)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn run() -> Run {
+        Run { model: "abc".into(), options: "K 4, confidence 0.85".into() }
+    }
+
+    fn sample(id: &str) -> SampleScores {
+        SampleScores {
+            id: id.into(),
+            answer_tokens: 9,
+            voice_tokens: 7,
+            hits: vec![1, 2, u64::MAX],
+            sensitivity: vec![0.1 + 0.2, 1e-300, f64::MIN_POSITIVE / 3.0],
+            loss: 1.0 / 3.0,
+        }
+    }
+
+    #[test]
+    fn a_run_goes_on_after_any_cut() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("samples.jsonl");
+        let mut journal = Journal::open(&path, &run()).unwrap();
+        for id in ["a", "b"] {
+            journal.append(&sample(id)).unwrap();
+        }
+        let kept = journal.samples().to_vec();
+        assert!(journal.contains("b") && !journal.contains("c"));
+        assert!(matches!(Journal::open(&path, &run()), Err(JournalError::Locked(_))));
+        drop(journal);
+        let bytes = std::fs::read(&path).unwrap();
+        let ends: Vec<usize> = (0..bytes.len()).filter(|i| bytes[*i] == b'\n').collect();
+        for cut in 0..=bytes.len() {
+            std::fs::write(&path, &bytes[..cut]).unwrap();
+            let mut journal = Journal::open(&path, &run()).unwrap();
+            let whole = ends[1..].iter().filter(|e| **e < cut).count();
+            assert_eq!(journal.samples(), &kept[..whole], "cut at {cut}");
+            for id in ["a", "b"] {
+                if !journal.contains(id) {
+                    journal.append(&sample(id)).unwrap();
+                }
+            }
+            drop(journal);
+            assert_eq!(std::fs::read(&path).unwrap(), bytes, "cut at {cut}");
+        }
+    }
+
+    #[test]
+    fn other_runs_and_other_files_are_left_alone() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("samples.jsonl");
+        drop(Journal::open(&path, &run()).unwrap());
+        let other = Run { options: "K 8".into(), ..run() };
+        let message = Journal::open(&path, &other).unwrap_err().to_string();
+        assert!(message.contains("K 4") && message.contains("K 8"), "{message}");
+        for (text, line) in [("notes", 1), ("notes\n", 1), ("{\"format\":\"x\",\"version\":1}\n", 1)] {
+            std::fs::write(&path, text).unwrap();
+            let error = Journal::open(&path, &run()).unwrap_err();
+            assert!(matches!(error, JournalError::Malformed { line: l, .. } if l == line), "{error}");
+            assert_eq!(std::fs::read_to_string(&path).unwrap(), text);
+        }
+        std::fs::remove_file(&path).unwrap();
+        drop(Journal::open(&path, &run()).unwrap());
+        let mut text = std::fs::read_to_string(&path).unwrap();
+        text.push_str("{\"id\":\n");
+        std::fs::write(&path, text).unwrap();
+        let error = Journal::open(&path, &run()).unwrap_err();
+        assert!(matches!(error, JournalError::Malformed { line: 2, .. }), "{error}");
+    }
+}

@@ -1,0 +1,23 @@
+//! Calibration: which heads of a model listen to the audio, and which of them the answer depends on.
+//!
+//! From recordings, their references and word alignments ([`alignment`]) come two scores per KV head: the voice score
+//! ([`voice`]: how often a head looks where the current word is said) and the head sensitivity ([`sensitivity`]: how much
+//! the loss moves with its audio keys). Their product ranks the heads: `wnw_kv::profile` has what follows. Source: WnW,
+//! section 2.2 and Appendix E.
+//!
+//! Both scores are read from one sequence, the prompt with its reference answer behind it ([`forced`]), whose tokens are
+//! tied to times by [`mapping`]; [`sample`] does this for one recording, [`journal`] keeps what came of it, [`scores`] takes
+//! the mean. [`lambda`] fits λ to what runs measure.
+
+pub mod alignment;
+mod error;
+pub mod forced;
+pub mod journal;
+pub mod lambda;
+pub mod mapping;
+pub mod sample;
+pub mod scores;
+pub mod sensitivity;
+pub mod voice;
+
+pub use error::CalibrateError;

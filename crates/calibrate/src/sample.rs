@@ -1,0 +1,138 @@
+//! One calibration recording: its answer with times, and the scores that come of it.
+
+use std::ops::ControlFlow;
+
+use wnw_kv::{KvDtype, KvStore, StoreOptions};
+use wnw_model::prompt::Task;
+use wnw_model::tekken::Tekken;
+use wnw_model::{ModelError, ModelFiles, Voxtral};
+
+use crate::alignment::AlignedWord;
+use crate::forced::ForcedAnswer;
+use crate::journal::SampleScores;
+use crate::mapping::{TokenTime, token_times};
+use crate::voice::{VOXTRAL_TOP_K, VoiceProbe, audio_span};
+use crate::{CalibrateError, sensitivity};
+
+/// What a sample's scores depend on beside model and recording.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct SampleOptions {
+    /// K of the voice score.
+    pub top_k: usize,
+    /// Least alignment confidence of a token that the voice score counts.
+    pub min_confidence: f32,
+}
+
+impl Default for SampleOptions {
+    /// The paper's values for Voxtral.
+    fn default() -> Self {
+        Self { top_k: VOXTRAL_TOP_K, min_confidence: 0.85 }
+    }
+}
+
+/// A recording with the answer that is forced on the model.
+pub struct Sample<'a> {
+    /// Name, unique in the calibration set.
+    pub id: &'a str,
+    /// The recording, 16 kHz mono; no longer than the model takes in one pass.
+    pub samples: &'a [f32],
+    /// What the model is asked.
+    pub task: &'a Task,
+    /// The answer's tokens, without the end of sequence.
+    pub answer: Vec<u32>,
+    /// When each of them is said, `(answer)`.
+    pub times: Vec<Option<TokenTime>>,
+}
+
+impl<'a> Sample<'a> {
+    /// A recording with its reference and a word alignment of it.
+    pub fn labelled(
+        id: &'a str,
+        samples: &'a [f32],
+        task: &'a Task,
+        tokenizer: &Tekken,
+        reference: &str,
+        words: &[AlignedWord],
+    ) -> Self {
+        let answer = tokenizer.encode(reference.trim());
+        let times = token_times(tokenizer, &answer, words);
+        Self { id, samples, task, answer, times }
+    }
+}
+
+/// What is being done with a sample.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum SamplePhase {
+    /// Audio embeddings.
+    Encode,
+    /// Voice score.
+    Listen,
+    /// Head sensitivity, by far the longest.
+    Differentiate,
+}
+
+/// Measures one sample. `files` are those that `model` was loaded from; gradients are taken in f32 from its checkpoint.
+///
+/// `progress` is told the phase and the share of it that is done, 0 to 1; when it breaks, [`CalibrateError::Cancelled`].
+pub fn measure(
+    model: &Voxtral,
+    files: &ModelFiles,
+    sample: &Sample<'_>,
+    options: &SampleOptions,
+    progress: &mut dyn FnMut(SamplePhase, f64) -> ControlFlow<()>,
+) -> Result<SampleScores, CalibrateError> {
+    if sample.times.len() != sample.answer.len() {
+        let (times, tokens) = (sample.times.len(), sample.answer.len());
+        return Err(CalibrateError::Input(format!("{times} times for {tokens} answer tokens")));
+    }
+    let decoder = model.decoder();
+    let prompt = model.prompt(sample.task, sample.samples.len());
+    let forced = ForcedAnswer::new(&prompt, &sample.answer, model.eos())?;
+    let (positions, max) = (forced.sequence.ids.len(), model.config().decoder.max_positions);
+    if positions > max {
+        return Err(ModelError::TooLong { positions, max }.into());
+    }
+
+    let share = |done: usize, all: usize| done as f64 / all.max(1) as f64;
+    let encoded =
+        model.embed_audio(sample.samples, &mut |done, all| progress(SamplePhase::Encode, share(done, all)));
+    let x = decoder.embed_prompt(&forced.sequence, &encoded.map_err(cancelled)?)?;
+
+    let (rate, n_audio) = (model.audio_tokens_per_second(), prompt.layout.n_audio());
+    let counted = forced.queries().zip(&sample.times).filter_map(|(position, time)| {
+        let time = time.as_ref().filter(|t| t.is_confident(options.min_confidence))?;
+        Some((position, audio_span(time, rate, n_audio)?))
+    });
+    let counted: Vec<_> = counted.collect();
+    let mut probe = VoiceProbe::new(decoder.kv_shape(), options.top_k, &counted);
+    let layout = forced.sequence.layout.clone();
+    // The probe keeps no audio, and the type of the little text that stays has no effect on what it sees.
+    let store_options = StoreOptions { dtype: KvDtype::Bf16, ..StoreOptions::default() };
+    let mut store = KvStore::new(decoder.kv_shape(), layout, &store_options);
+    let prefilled = decoder.prefill(x.clone(), 1, &mut store, &mut probe, &mut |p| {
+        progress(SamplePhase::Listen, share(p.done, p.total))
+    });
+    prefilled.map_err(cancelled)?;
+    drop(store);
+
+    let config = &files.config.decoder;
+    let gradients = sensitivity::measure(config, &files.checkpoint, &forced, x, &mut |done, all| {
+        progress(SamplePhase::Differentiate, share(done, all))
+    })?;
+    Ok(SampleScores {
+        id: sample.id.to_owned(),
+        answer_tokens: sample.answer.len() as u64,
+        voice_tokens: probe.count.tokens,
+        hits: probe.count.hits,
+        sensitivity: gradients.per_head(),
+        loss: gradients.loss,
+    })
+}
+
+/// One name for a stop that the caller asked for.
+fn cancelled(error: ModelError) -> CalibrateError {
+    match error {
+        ModelError::Cancelled => CalibrateError::Cancelled,
+        other => other.into(),
+    }
+}
