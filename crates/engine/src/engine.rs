@@ -247,7 +247,7 @@ impl<'a> Run<'a> {
     fn transcribe_window(&mut self, samples: &[f32], sink: Sink<'_>) -> Result<String, EngineError> {
         let (model, request) = (self.model, self.request);
         // Before the encoder's work, not after it.
-        let prompt = model.prompt(&request.task, samples.len());
+        let prompt = model.prompt(&request.task, samples.len())?;
         let n = prompt.ids.len();
         let max = model.config().decoder.max_positions;
         if n >= max {
