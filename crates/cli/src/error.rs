@@ -7,7 +7,6 @@ use std::process::ExitCode;
 use thiserror::Error;
 use wnw_engine::EngineError;
 use wnw_model::ModelError;
-use wnw_model::hub::HubError;
 
 /// Exit code of a command that was interrupted by Ctrl-C, as shells report it.
 pub const INTERRUPTED: u8 = 130;
@@ -21,9 +20,9 @@ pub enum CliError {
     /// The model.
     #[error(transparent)]
     Model(#[from] ModelError),
-    /// Fetching the model.
-    #[error(transparent)]
-    Hub(#[from] HubError),
+    /// Fetching the model, in the hub's words and with what to do.
+    #[error("{0}")]
+    Hub(String),
     /// A recording.
     #[error(transparent)]
     Engine(#[from] EngineError),

@@ -71,7 +71,7 @@ fn architecture(model: &str) -> Result<(VoxtralConfig, f64), CliError> {
             return Ok((config, 1800.0));
         }
     }
-    let files: ModelFiles = models::open(model, false)?;
+    let files: ModelFiles = models::open("--model", model, false)?;
     let limit = files.max_audio_seconds();
     Ok((files.config, limit))
 }

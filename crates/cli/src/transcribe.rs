@@ -158,7 +158,7 @@ fn request(args: &TranscribeArgs) -> Result<Request, CliError> {
 }
 
 fn load(args: &TranscribeArgs, bar: &Bar) -> Result<Engine, CliError> {
-    let files = models::open(&args.model.model, args.quiet)?;
+    let files = models::open("--model", &args.model.model, args.quiet)?;
     let options = LoadOptions { dtype: Some(args.model.dtype) };
     let model = files.load(&options, |done, total| bar.loading(done, total))?;
     Ok(Engine::new(model))

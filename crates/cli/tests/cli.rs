@@ -313,6 +313,53 @@ fn an_interrupt_stops_soon_and_leaves_no_result() {
     assert!(folder.names("out").is_empty());
 }
 
+/// Answers every request with 404, as the hub does for names it does not know.
+fn empty_hub() -> String {
+    let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = format!("http://{}", listener.local_addr().unwrap());
+    std::thread::spawn(move || {
+        for stream in listener.incoming() {
+            let mut stream = stream.unwrap();
+            let _ = std::io::Read::read(&mut stream, &mut [0; 4096]);
+            let _ =
+                stream.write_all(b"HTTP/1.1 404 Not Found\r\ncontent-length: 0\r\nconnection: close\r\n\r\n");
+        }
+    });
+    address
+}
+
+#[test]
+fn models_that_the_hub_does_not_give_are_explained_by_every_command() {
+    let folder = Folder::new();
+    let file = folder.write("a.wav", &wav(&tone(0.2), None));
+    let hub = empty_hub();
+    for (arguments, named) in [
+        (&["transcribe", "--model", "no/such", &file][..], "--model no/such: "),
+        (&["plan", "--model", "no/such", "--duration", "1h"], "--model no/such: "),
+        (&["model", "info", "no/such"], "MODEL no/such: "),
+    ] {
+        for (variable, value, why, what) in [
+            ("HF_ENDPOINT", hub.as_str(), "the hub has no such model", "a checkpoint directory"),
+            ("HF_HUB_OFFLINE", "1", "not in the cache", "unset it once"),
+        ] {
+            let output = wnw(arguments)
+                .env("HF_HOME", folder.path("cache"))
+                .env_remove("HTTPS_PROXY")
+                .env_remove("https_proxy")
+                .env_remove("ALL_PROXY")
+                .env_remove("all_proxy")
+                .env(variable, value)
+                .output()
+                .unwrap();
+            assert_eq!(output.status.code(), Some(1), "{arguments:?}");
+            let says = stderr(&output);
+            assert!(says.contains(&format!("{named}{why}")) && says.contains(what), "{arguments:?}: {says}");
+        }
+    }
+    let output = run(&["model", "info", "nothing"]);
+    assert!(stderr(&output).contains("MODEL nothing: no such directory"), "{}", stderr(&output));
+}
+
 #[test]
 fn model_directories_that_cannot_be_used_say_why() {
     let folder = Folder::new();
