@@ -50,7 +50,7 @@ Examples:
   wnw transcribe --task translate --to fr talk.wav
   wnw transcribe --task chat --prompt 'Which topics come up?' talk.wav
 
-Exit code: 0 when every recording was transcribed, 1 when one failed, 2 for wrong usage, 130 after Ctrl-C.";
+Exit code: 0 when every recording was transcribed, 1 when one failed, 2 for wrong usage, 130 after Ctrl-C, 143 after SIGTERM.";
 
 /// Which model, in which types.
 #[derive(Debug, Args)]

@@ -8,8 +8,10 @@ use thiserror::Error;
 use wnw_engine::EngineError;
 use wnw_model::ModelError;
 
-/// Exit code of a command that was interrupted by Ctrl-C, as shells report it.
-pub const INTERRUPTED: u8 = 130;
+use crate::signals;
+
+/// Longest name of a file, in bytes, on the usual file systems.
+pub const MAX_NAME: usize = 255;
 
 /// What ends a command.
 #[derive(Debug, Error)]
@@ -40,7 +42,7 @@ pub enum CliError {
     /// Making JSON.
     #[error("JSON: {0}")]
     Json(#[from] serde_json::Error),
-    /// Ctrl-C.
+    /// Ctrl-C or SIGTERM.
     #[error("interrupted")]
     Interrupted,
 }
@@ -51,11 +53,11 @@ impl CliError {
         matches!(self, Self::Stdout(e) if e.kind() == io::ErrorKind::BrokenPipe)
     }
 
-    /// 2 for wrong usage, as clap has it; 130 after Ctrl-C; 1 otherwise.
+    /// 2 for wrong usage, as clap has it; 130 after Ctrl-C and 143 after SIGTERM; 1 otherwise.
     pub fn exit_code(&self) -> ExitCode {
         match self {
             Self::Usage(_) => ExitCode::from(2),
-            Self::Interrupted => ExitCode::from(INTERRUPTED),
+            Self::Interrupted => ExitCode::from(signals::exit_code()),
             _ => ExitCode::FAILURE,
         }
     }

@@ -10,6 +10,8 @@ mod models;
 mod outputs;
 mod plan_command;
 mod progress;
+mod signals;
+mod size;
 mod system;
 mod transcribe;
 
@@ -21,8 +23,9 @@ use args::{Cli, Command};
 
 fn main() -> ExitCode {
     let cli = Cli::parse();
+    let held = signals::hold();
     system::set_threads(cli.threads);
-    system::install_interrupt_handler();
+    held.listen();
     let result = match &cli.command {
         Command::Transcribe(args) => transcribe::run(args),
         Command::Model(args) => model_command::run(args).map(|()| ExitCode::SUCCESS),

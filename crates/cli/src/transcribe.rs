@@ -14,7 +14,7 @@ use crate::error::CliError;
 use crate::inputs::{Input, expand};
 use crate::outputs::{JsonFailure, JsonTranscript, complain, prepare_directory, print, write_whole};
 use crate::progress::Bar;
-use crate::{models, system};
+use crate::{models, signals, system};
 
 /// The default model would otherwise be taken for one that hears everything.
 const TINY_NOTE: &str = "wnw: note: the embedded model 'tiny' knows only the prompts that it was trained on; for real recordings give --model";
@@ -194,7 +194,7 @@ impl Batch<'_> {
         let stream_text = text_to_stdout && !self.args.strict;
         let mut output_error = None;
         let mut hear = |event| {
-            if system::interrupted() {
+            if signals::interrupted() {
                 return ControlFlow::Break(());
             }
             match event {
@@ -211,7 +211,7 @@ impl Batch<'_> {
             }
             ControlFlow::Continue(())
         };
-        let result = system::while_listening(|| engine.transcribe(audio, &self.request, &mut hear));
+        let result = signals::while_listening(|| engine.transcribe(audio, &self.request, &mut hear));
         if let Some(error) = output_error {
             return Err(error);
         }

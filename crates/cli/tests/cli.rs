@@ -296,6 +296,13 @@ fn full_disks_and_closed_pipes() {
 #[cfg(unix)]
 #[test]
 fn an_interrupt_stops_soon_and_leaves_no_result() {
+    for (signal, code) in [("-INT", 130), ("-TERM", 143)] {
+        interrupt(signal, code);
+    }
+}
+
+#[cfg(unix)]
+fn interrupt(signal: &str, code: i32) {
     let folder = Folder::new();
     let out = folder.path("out");
     let samples: Vec<i16> = tone(30.0).iter().cycle().take(16_000 * 1200).copied().collect();
@@ -306,10 +313,26 @@ fn an_interrupt_stops_soon_and_leaves_no_result() {
         .spawn()
         .unwrap();
     std::thread::sleep(Duration::from_millis(1500));
-    let killed = Command::new("kill").args(["-INT", &child.id().to_string()]).status().unwrap();
+    let killed = Command::new("kill").args([signal, &child.id().to_string()]).status().unwrap();
     assert!(killed.success());
     let output = child.wait_with_output().unwrap();
-    assert_eq!(output.status.code(), Some(130), "{}", stderr(&output));
+    assert_eq!(output.status.code(), Some(code), "{}", stderr(&output));
+    assert!(folder.names("out").is_empty());
+}
+
+#[cfg(unix)]
+#[test]
+fn the_limit_on_file_sizes_is_a_failed_write_and_leaves_nothing() {
+    let folder = Folder::new();
+    let file = folder.write("a.wav", &wav(&tone(0.2), None));
+    let out = folder.path("out");
+    let output = Command::new("sh")
+        .args(["-c", "ulimit -f 0 && exec \"$@\"", "sh", env!("CARGO_BIN_EXE_wnw"), "transcribe"])
+        .args(["--max-new-tokens", "2", "--output-dir", &out, &file])
+        .output()
+        .unwrap();
+    assert_eq!(output.status.code(), Some(1), "{}", stderr(&output));
+    assert!(stderr(&output).contains("a.txt: cannot write: File too large"), "{}", stderr(&output));
     assert!(folder.names("out").is_empty());
 }
 
