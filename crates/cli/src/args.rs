@@ -9,6 +9,8 @@ use wnw_engine::Method;
 use wnw_kv::KvDtype;
 use wnw_model::WeightDtype;
 
+use crate::size::parse_size;
+
 /// Transcribe long recordings with speech LLMs under a memory budget.
 #[derive(Debug, Parser)]
 #[command(version, about, propagate_version = true, after_help = "Example: wnw transcribe talk.mp3")]
@@ -31,7 +33,9 @@ pub enum Command {
     #[command(after_help = "Example: wnw model info ./Voxtral-Mini-3B-2507")]
     Model(ModelArgs),
     /// Say how much memory a recording will need, without loading anything.
-    #[command(after_help = "Example: wnw plan --model mistralai/Voxtral-Mini-3B-2507 --duration 1h")]
+    #[command(
+        after_help = "Example: wnw plan --model mistralai/Voxtral-Mini-3B-2507 --duration 1h --memory 8GiB\n\nExit code: 1 when --memory is too little, 2 for wrong usage."
+    )]
     Plan(PlanArgs),
     /// Print completions for a shell.
     #[command(after_help = "Example: wnw completions bash > /etc/bash_completion.d/wnw")]
@@ -198,6 +202,9 @@ pub struct PlanArgs {
     /// Longest window [default: what the model is made for].
     #[arg(long, value_name = "TIME", value_parser = parse_duration)]
     pub window: Option<Duration>,
+    /// Memory there is, such as 8GiB or 24GB: say whether it suffices, and what would fit if not.
+    #[arg(long, value_name = "SIZE", value_parser = parse_size)]
+    pub memory: Option<u64>,
     /// As JSON.
     #[arg(long)]
     pub json: bool,

@@ -29,7 +29,7 @@ fn main() -> ExitCode {
     let result = match &cli.command {
         Command::Transcribe(args) => transcribe::run(args),
         Command::Model(args) => model_command::run(args).map(|()| ExitCode::SUCCESS),
-        Command::Plan(args) => plan_command::run(args).map(|()| ExitCode::SUCCESS),
+        Command::Plan(args) => plan_command::run(args),
         Command::Completions { shell } => {
             let mut script = Vec::new();
             clap_complete::generate(*shell, &mut Cli::command(), "wnw", &mut script);

@@ -485,5 +485,36 @@ fn info_and_plan_are_readable_by_people_and_scripts() {
     assert!(stdout(&run(&plan)).contains("2 windows of at most 30:00"), "{}", stdout(&run(&plan)));
     let json: Value = serde_json::from_slice(&run(&[&plan[..], &["--json"]].concat()).stdout).unwrap();
     assert!(json["plan"]["kv"].as_u64().unwrap() > 2_700_000_000);
+    assert!(json.get("fits").is_none());
     assert_eq!(run(&["plan", "--duration", "soon"]).status.code(), Some(2));
+    let unit = run(&[&plan[..], &["--memory", "8"]].concat());
+    assert_eq!(unit.status.code(), Some(2));
+    assert!(stderr(&unit).contains("--memory") && stderr(&unit).contains("8GiB"), "{}", stderr(&unit));
+
+    let enough = run(&[&plan[..], &["--memory", "16GiB"]].concat());
+    assert!(enough.status.success());
+    assert!(stdout(&enough).contains("fits into 16.0 GiB"), "{}", stdout(&enough));
+    assert!(stdout(&enough).contains("the program itself"), "{}", stdout(&enough));
+    let little = run(&[&plan[..], &["--memory", "8GB"]].concat());
+    assert_eq!(little.status.code(), Some(1));
+    assert!(stdout(&little).contains("does not fit into"), "{}", stdout(&little));
+    let little = run(&[&plan[..], &["--memory", "8GB", "--json"]].concat());
+    assert_eq!(little.status.code(), Some(1));
+    let json: Value = serde_json::from_slice(&little.stdout).unwrap();
+    assert_eq!((json["fits"].as_bool(), json["memory"].as_u64()), (Some(false), Some(8_000_000_000)));
+    let alternatives = json["alternatives"].as_array().unwrap();
+    assert!(!alternatives.is_empty());
+    for alternative in alternatives {
+        // What it proposes does fit, by its own account, and a second more does not.
+        let (seconds, dtype) =
+            (alternative["window"].as_f64().unwrap(), alternative["dtype"].as_str().unwrap());
+        let fits = |seconds: f64| {
+            let flags = ["--memory", "8GB", "--dtype", dtype, "--window", &seconds.to_string()];
+            run(&[&plan[..], &flags].concat()).status.success()
+        };
+        assert!(fits(seconds), "{alternative}");
+        assert!(seconds == 1800.0 || !fits(seconds + 1.0), "{alternative}");
+    }
+    let hopeless = run(&[&plan[..], &["--memory", "1GiB"]].concat());
+    assert!(stdout(&hopeless).contains("smaller model"), "{}", stdout(&hopeless));
 }
