@@ -139,12 +139,12 @@ pub struct TranscribeArgs {
     /// Sample instead of taking the most likely token; 0 is greedy.
     #[arg(long, value_name = "T", default_value_t = 0.0, value_parser = parse_temperature, help_heading = "Decoding")]
     pub temperature: f64,
-    /// Sample from the smallest set of tokens with this probability.
-    #[arg(long, value_name = "P", default_value_t = 0.95, value_parser = parse_share, help_heading = "Decoding")]
-    pub top_p: f64,
-    /// Seed for sampling.
-    #[arg(long, value_name = "N", default_value_t = 0, help_heading = "Decoding")]
-    pub seed: u64,
+    /// Sample from the smallest set of tokens with this probability; needs --temperature [default: 0.95].
+    #[arg(long, value_name = "P", value_parser = parse_share, help_heading = "Decoding")]
+    pub top_p: Option<f64>,
+    /// Seed for sampling; needs --temperature [default: 0].
+    #[arg(long, value_name = "N", help_heading = "Decoding")]
+    pub seed: Option<u64>,
 }
 
 /// Tasks by name.

@@ -140,8 +140,15 @@ fn request(args: &TranscribeArgs) -> Result<Request, CliError> {
     if args.max_new_tokens == Some(0) {
         return usage("--max-new-tokens must be at least 1");
     }
+    if args.timings && args.format == Format::Text {
+        return usage("--timings needs --format json: the text has no place for them");
+    }
+    if args.temperature == 0.0 && (args.top_p.is_some() || args.seed.is_some()) {
+        return usage("--top-p and --seed need --temperature above 0: at 0 nothing is left to chance");
+    }
     let sampling = if args.temperature > 0.0 {
-        Sampling::TopP { temperature: args.temperature, top_p: args.top_p, seed: args.seed }
+        let (top_p, seed) = (args.top_p.unwrap_or(0.95), args.seed.unwrap_or(0));
+        Sampling::TopP { temperature: args.temperature, top_p, seed }
     } else {
         Sampling::Greedy
     };
