@@ -40,6 +40,7 @@ pub fn run(args: &TranscribeArgs) -> Result<ExitCode, CliError> {
         decode,
         bar,
         to_stdout: args.output_dir.is_none(),
+        header: None,
         array: Vec::new(),
         ok: 0,
         skipped: 0,
@@ -48,7 +49,8 @@ pub fn run(args: &TranscribeArgs) -> Result<ExitCode, CliError> {
     // Loaded only when there is something to do.
     let mut engine: Option<Engine> = None;
     let several = inputs.len() > 1;
-    for (i, input) in inputs.iter().enumerate() {
+    let mut headers = 0;
+    for input in &inputs {
         let target = args.output_dir.as_ref().map(|dir| batch.target(dir, input));
         if args.skip_existing && target.as_ref().is_some_and(|t| t.exists()) {
             batch.skipped += 1;
@@ -67,9 +69,11 @@ pub fn run(args: &TranscribeArgs) -> Result<ExitCode, CliError> {
             }
         };
         if several && batch.to_stdout && args.format == Format::Text {
-            print(&format!("{}==> {} <==\n", if i > 0 { "\n" } else { "" }, input.name))?;
+            batch.header = Some(format!("{}==> {} <==\n", if headers > 0 { "\n" } else { "" }, input.name));
         }
-        match batch.one(engine, input, target) {
+        let result = batch.one(engine, input, target);
+        headers += usize::from(batch.header.take().is_none());
+        match result {
             Ok(()) => batch.ok += 1,
             Err(CliError::Engine(EngineError::Cancelled)) => {
                 batch.bar.clear();
@@ -177,6 +181,8 @@ struct Batch<'a> {
     decode: DecodeOptions,
     bar: Bar,
     to_stdout: bool,
+    /// The line that goes before the present recording's text, until it is printed.
+    header: Option<String>,
     array: Vec<String>,
     ok: usize,
     skipped: usize,
@@ -200,6 +206,7 @@ impl Batch<'_> {
         let text_to_stdout = self.to_stdout && self.args.format == Format::Text;
         let stream_text = text_to_stdout && !self.args.strict;
         let mut output_error = None;
+        let mut in_line = false;
         let mut hear = |event| {
             if signals::interrupted() {
                 return ControlFlow::Break(());
@@ -209,7 +216,8 @@ impl Batch<'_> {
                 Event::Warning(warning) => self.bar.line(&format!("wnw: warning: {}: {warning}", input.name)),
                 Event::Text(delta) if stream_text => {
                     self.bar.give_way();
-                    if let Err(error) = print(&delta) {
+                    in_line = true;
+                    if let Err(error) = print(&(self.header.take().unwrap_or_default() + &delta)) {
                         output_error = Some(error);
                         return ControlFlow::Break(());
                     }
@@ -222,14 +230,18 @@ impl Batch<'_> {
         if let Some(error) = output_error {
             return Err(error);
         }
+        if in_line {
+            // Also after a failure: what follows starts on a line of its own.
+            print("\n")?;
+        }
         let transcript = result?;
         if self.args.strict && transcript.finish_reason != FinishReason::Stop {
             let why = transcript.warnings.iter().find(|w| matches!(w.kind, "length" | "repetition"));
             let reason = why.map_or_else(String::new, ToString::to_string);
             return Err(EngineError::Request(format!("incomplete: {reason}")).into());
         }
-        if text_to_stdout {
-            print(&format!("{}\n", if stream_text { "" } else { &transcript.text }))?;
+        if text_to_stdout && !in_line {
+            print(&format!("{}{}\n", self.header.take().unwrap_or_default(), transcript.text))?;
         }
         self.deliver(input, &transcript, target)?;
         if !self.args.quiet {
