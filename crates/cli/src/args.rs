@@ -108,7 +108,7 @@ pub struct TranscribeArgs {
     /// Form of the result.
     #[arg(short, long, value_enum, default_value_t = Format::Text, help_heading = "Output")]
     pub format: Format,
-    /// Write one file per recording into this directory.
+    /// Write one file per recording into this directory: a file's result is named after it, that of a file from a directory or pattern after its path there.
     #[arg(short, long, value_name = "DIR", help_heading = "Output")]
     pub output_dir: Option<PathBuf>,
     /// Leave out recordings whose result, named after the recording, is already in --output-dir.

@@ -36,6 +36,14 @@ pub enum CliError {
         /// The system's reason.
         source: io::Error,
     },
+    /// A result's name that no file can have.
+    #[error(
+        "{path}: the file system takes no names of this length ({MAX_NAME} bytes at most); rename the recording"
+    )]
+    NameTooLong {
+        /// The file.
+        path: PathBuf,
+    },
     /// Standard output.
     #[error("standard output: {0}")]
     Stdout(io::Error),

@@ -11,8 +11,10 @@ use wnw_model::prompt::{PromptError, Task};
 
 use crate::args::{Format, TaskName, TranscribeArgs};
 use crate::error::CliError;
-use crate::inputs::{Input, expand};
-use crate::outputs::{JsonFailure, JsonTranscript, complain, prepare_directory, print, write_whole};
+use crate::inputs::{Input, check_distinct, expand};
+use crate::outputs::{
+    JsonFailure, JsonTranscript, check_name, complain, prepare_directory, print, write_whole,
+};
 use crate::progress::Bar;
 use crate::{models, signals, system};
 
@@ -31,6 +33,7 @@ pub fn run(args: &TranscribeArgs) -> Result<ExitCode, CliError> {
     };
     let inputs = expand(&args.files, args.recursive)?;
     if let Some(dir) = &args.output_dir {
+        check_distinct(&inputs)?;
         prepare_directory(dir)?;
     }
     let bar = Bar::new(args.quiet);
@@ -200,6 +203,7 @@ impl Batch<'_> {
 
     fn one(&mut self, engine: &Engine, input: &Input, target: Option<PathBuf>) -> Result<(), CliError> {
         self.bar.restart();
+        target.as_deref().map_or(Ok(()), check_name)?;
         let audio = AudioStream::open(input.source.clone(), &self.decode).map_err(EngineError::from)?;
         let duration = audio.info().duration;
         // With --strict nothing is shown that may turn out to be incomplete.

@@ -167,6 +167,73 @@ fn finished_recordings_are_skipped_on_request() {
 }
 
 #[test]
+fn a_result_is_named_by_its_recording_alone() {
+    let folder = Folder::new();
+    for dir in ["talks", "talks/x", "talks/y"] {
+        std::fs::create_dir(folder.path(dir)).unwrap();
+    }
+    let a = folder.write("talks/x/a.wav", &wav(&tone(0.2), None));
+    let out = folder.path("out");
+    let with = |more: &[&str]| {
+        run(&[&["transcribe", "--output-dir", &out, "--max-new-tokens", "2", "--skip-existing"], more]
+            .concat())
+    };
+    let talks = folder.path("talks");
+    assert!(with(&["--recursive", &talks]).status.success());
+    // Another recording of the same name changes nothing.
+    let other = folder.write("talks/y/a.wav", &wav(&tone(0.2), None));
+    let again = with(&["--recursive", &talks]);
+    assert!(stderr(&again).contains("1 transcribed, 1 skipped, 0 failed"), "{}", stderr(&again));
+    let pattern = with(&[&format!("{talks}/*/a.*")]);
+    assert!(stderr(&pattern).contains("0 transcribed, 2 skipped, 0 failed"), "{}", stderr(&pattern));
+    let names = |dir: &str| folder.names(&format!("out/{dir}"));
+    assert_eq!(
+        (names(""), names("x"), names("y")),
+        (vec!["x".into(), "y".into()], vec!["a.txt".into()], vec!["a.txt".into()])
+    );
+
+    let clash = with(&[&a, &other]);
+    assert_eq!(clash.status.code(), Some(2));
+    let says = stderr(&clash);
+    assert!(says.contains(&a) && says.contains(&other) && says.contains("rename"), "{says}");
+    assert!(!says.contains("real time"), "found before the work: {says}");
+    let unnamed = run(&["transcribe", "--max-new-tokens", "2", &a, &other]);
+    assert!(unnamed.status.success(), "on standard output names do not matter");
+}
+
+#[cfg(target_os = "linux")]
+#[test]
+fn a_result_that_cannot_be_named_is_told_before_the_work() {
+    let folder = Folder::new();
+    let good = folder.write("good.wav", &wav(&tone(0.2), None));
+    let long = folder.write(&format!("{}.w", "n".repeat(253)), &wav(&tone(0.2), None));
+    let out = folder.path("out");
+    let output = run(&["transcribe", "--output-dir", &out, "--max-new-tokens", "2", &long, &good]);
+    assert_eq!(output.status.code(), Some(1));
+    let says = stderr(&output);
+    assert!(
+        says.contains("255 bytes at most") && says.contains("1 transcribed, 0 skipped, 1 failed"),
+        "{says}"
+    );
+    assert!(!says.contains(&format!("{long}: 0:00 in")), "{says}");
+    assert_eq!(folder.names("out"), ["good.txt"]);
+}
+
+#[test]
+fn text_of_several_recordings_has_a_header_where_there_is_text() {
+    let folder = Folder::new();
+    let bad = folder.write("bad.wav", b"no audio");
+    let good = folder.write("good.wav", &wav(&tone(1.0), None));
+    let silent = folder.write("silent.wav", &wav(&[0; 16_000], None));
+    let alone = run(&["transcribe", "--quiet", "--max-new-tokens", "4", &good]);
+    let output = run(&["transcribe", "--quiet", "--max-new-tokens", "4", &bad, &good, &bad, &silent, &bad]);
+    assert_eq!(output.status.code(), Some(1));
+    let want = format!("==> {good} <==\n{}\n==> {silent} <==\n\n", stdout(&alone));
+    assert_eq!(stdout(&output), want);
+    assert_eq!(stderr(&output).matches(&format!("wnw: error: {bad}: ")).count(), 3);
+}
+
+#[test]
 fn json_has_the_fields_of_the_schema_and_is_the_same_each_time() {
     let folder = Folder::new();
     let file = folder.write("a.wav", &wav(&tone(2.0), None));
