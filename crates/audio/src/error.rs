@@ -38,7 +38,7 @@ pub enum AudioError {
     },
     /// The bytes are no audio container that is known here.
     #[error(
-        "{name}: not a recognised audio or video file ({detail}); for raw samples state their format, as in s16le:16000:1"
+        "{name}: not a recognised audio or video file ({detail}); for raw samples state their format, as in --pcm s16le:16000:1"
     )]
     UnknownFormat {
         /// The recording.

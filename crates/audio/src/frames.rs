@@ -11,7 +11,7 @@ use symphonia::core::codecs::audio::{AudioCodecId, AudioCodecParameters};
 use crate::codec::{Codec, codec_name, packet};
 use crate::error::{AudioWarning, Fault};
 use crate::input::Input;
-use crate::reader::{AudioInfo, DecodeOptions, Event, Reader};
+use crate::reader::{AudioInfo, DecodeOptions, Event, Queue, Reader};
 
 /// The header of one frame.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -90,16 +90,10 @@ pub(crate) struct FrameReader<F> {
     /// Frames lost since the last good one, and why.
     lost: u64,
     reason: Option<String>,
-    ready: VecDeque<Ready>,
-    rate: u32,
-    ended: bool,
+    /// Seconds decoded or lost.
+    clock: f64,
+    queue: Queue,
     framing: std::marker::PhantomData<F>,
-}
-
-/// What the next calls return.
-enum Ready {
-    Samples(Vec<f32>, u32),
-    Event(Event),
 }
 
 /// Bytes searched at a time for the next frame, and how many of them are looked at again together with what follows.
@@ -140,9 +134,8 @@ impl<F: Framing> FrameReader<F> {
             held: VecDeque::new(),
             lost: 0,
             reason: None,
-            ready: VecDeque::new(),
-            rate: first.rate,
-            ended: false,
+            clock: 0.0,
+            queue: Queue::new(first.rate),
             framing: std::marker::PhantomData,
         })
     }
@@ -196,19 +189,21 @@ impl<F: Framing> FrameReader<F> {
             self.release_held();
             let samples = std::mem::take(&mut self.lost) * u64::from(self.last.samples);
             let seconds = samples as f64 / f64::from(self.last.rate);
-            self.ready.push_back(Ready::Event(Event::Lost { seconds, reason }));
+            self.clock += seconds;
+            self.queue.event(Event::Lost { seconds, reason });
         }
     }
 
     fn release_held(&mut self) {
         if !self.held.is_empty() {
             let samples = std::mem::take(&mut self.held).into();
-            self.ready.push_back(Ready::Samples(samples, self.last.rate));
+            self.queue.samples(samples, self.last.rate);
         }
     }
 
     /// Puts decoded samples in line, without the encoder's delay and, as far as known, its padding.
     fn put(&mut self, mut samples: Vec<f32>) {
+        self.clock += f64::from(self.last.samples) / f64::from(self.last.rate);
         let skip = self.gapless.delay.min(samples.len());
         self.gapless.delay -= skip;
         samples.drain(..skip);
@@ -217,7 +212,7 @@ impl<F: Framing> FrameReader<F> {
             let ready = self.held.len().saturating_sub(self.gapless.padding);
             samples = self.held.drain(..ready).collect();
         }
-        self.ready.push_back(Ready::Samples(samples, self.last.rate));
+        self.queue.samples(samples, self.last.rate);
     }
 
     /// Reads one frame and puts what comes of it in line.
@@ -226,10 +221,9 @@ impl<F: Framing> FrameReader<F> {
         let Some(header) = header else {
             self.report_loss();
             if damaged > self.last.len as u64 {
-                let note = AudioWarning::TrailingJunk { bytes: damaged };
-                self.ready.push_back(Ready::Event(Event::Note(note)));
+                self.queue.event(Event::Note(AudioWarning::TrailingJunk { bytes: damaged }));
             }
-            self.ended = true;
+            self.queue.end();
             return Ok(());
         };
         if damaged > 0 {
@@ -247,7 +241,8 @@ impl<F: Framing> FrameReader<F> {
         if frame.len() < header.len {
             // The file was cut within its last frame.
             self.report_loss();
-            self.ended = true;
+            self.queue.event(Event::Note(AudioWarning::Truncated { at: self.clock }));
+            self.queue.end();
             return Ok(());
         }
         let mut samples = Vec::new();
@@ -280,21 +275,15 @@ impl<F: Framing> Reader for FrameReader<F> {
     }
 
     fn rate(&self) -> u32 {
-        self.rate
+        self.queue.rate()
     }
 
     fn next(&mut self, out: &mut Vec<f32>) -> Result<Event, Fault> {
         loop {
-            match self.ready.pop_front() {
-                Some(Ready::Samples(samples, rate)) => {
-                    self.rate = rate;
-                    out.extend_from_slice(&samples);
-                    return Ok(Event::Samples);
-                }
-                Some(Ready::Event(event)) => return Ok(event),
-                None if self.ended => return Ok(Event::End),
-                None => self.step()?,
+            if let Some(event) = self.queue.pop(out) {
+                return Ok(event);
             }
+            self.step()?;
         }
     }
 }

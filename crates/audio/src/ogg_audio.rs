@@ -1,8 +1,6 @@
 //! Vorbis, Opus and FLAC in Ogg. Every page states how many samples there are up to its end, so what damage took can
 //! be told to the sample.
 
-use std::collections::VecDeque;
-
 use symphonia::core::audio::Channels;
 use symphonia::core::codecs::audio::AudioCodecParameters;
 use symphonia::core::codecs::audio::well_known::{CODEC_ID_FLAC, CODEC_ID_OPUS, CODEC_ID_VORBIS};
@@ -11,7 +9,7 @@ use crate::codec::{Codec, packet};
 use crate::error::{AudioWarning, Fault};
 use crate::input::Input;
 use crate::ogg::{MAX_PAGE, Packets, Page};
-use crate::reader::{AudioInfo, DecodeOptions, Event, Reader};
+use crate::reader::{AudioInfo, DecodeOptions, Event, Queue, Reader};
 
 /// Header pages read before a stream counts as broken.
 const MAX_HEADER_PAGES: usize = 512;
@@ -24,14 +22,7 @@ pub(crate) struct OggReader {
     options: DecodeOptions,
     info: AudioInfo,
     stream: Stream,
-    ready: VecDeque<Ready>,
-    rate: u32,
-    ended: bool,
-}
-
-enum Ready {
-    Samples(Vec<f32>, u32),
-    Event(Event),
+    queue: Queue,
 }
 
 /// The logical stream being decoded.
@@ -60,10 +51,10 @@ impl OggReader {
         let stream = Stream::open(&mut input, first, options)?;
         let last = duration_of.and_then(|tail| Page::last_granule(&tail, stream.serial));
         let samples = last.map(|last| (last as u64).saturating_sub(stream.pre_skip));
-        let mut ready = VecDeque::new();
+        let mut queue = Queue::new(stream.rate);
         if stream.others > 0 {
             let note = AudioWarning::SeveralTracks { tracks: stream.others + 1, taken: 1 };
-            ready.push_back(Ready::Event(Event::Note(note)));
+            queue.event(Event::Note(note));
         }
         let info = AudioInfo {
             container: "Ogg".to_owned(),
@@ -72,7 +63,7 @@ impl OggReader {
             channels: stream.channels,
             duration: samples.map(|n| n as f64 / f64::from(stream.rate)).filter(|d| *d > 0.0),
         };
-        Ok(Self { input, options: options.clone(), info, rate: stream.rate, stream, ready, ended: false })
+        Ok(Self { input, options: options.clone(), info, stream, queue })
     }
 
     fn step(&mut self) -> Result<(), Fault> {
@@ -81,11 +72,11 @@ impl OggReader {
         }
         let (page, damaged) = Page::next(&mut self.input)?;
         let Some(page) = page else {
-            self.ended = true;
             if !self.stream.finished {
                 let at = self.stream.clock.unwrap_or(0).max(0) as f64 / f64::from(self.stream.rate);
-                self.ready.push_back(Ready::Event(Event::Note(AudioWarning::Truncated { at })));
+                self.queue.event(Event::Note(AudioWarning::Truncated { at }));
             }
+            self.queue.end();
             return Ok(());
         };
         if page.first {
@@ -165,12 +156,12 @@ impl OggReader {
         }
         if let Some((at, missing, reason)) = lost {
             let after = samples.split_off(at.min(samples.len()));
-            self.ready.push_back(Ready::Samples(samples, rate));
+            self.queue.samples(samples, rate);
             let seconds = missing as f64 / f64::from(rate);
-            self.ready.push_back(Ready::Event(Event::Lost { seconds, reason }));
+            self.queue.event(Event::Lost { seconds, reason });
             samples = after;
         }
-        self.ready.push_back(Ready::Samples(samples, rate));
+        self.queue.samples(samples, rate);
         Ok(())
     }
 }
@@ -181,21 +172,15 @@ impl Reader for OggReader {
     }
 
     fn rate(&self) -> u32 {
-        self.rate
+        self.queue.rate()
     }
 
     fn next(&mut self, out: &mut Vec<f32>) -> Result<Event, Fault> {
         loop {
-            match self.ready.pop_front() {
-                Some(Ready::Samples(samples, rate)) => {
-                    self.rate = rate;
-                    out.extend_from_slice(&samples);
-                    return Ok(Event::Samples);
-                }
-                Some(Ready::Event(event)) => return Ok(event),
-                None if self.ended => return Ok(Event::End),
-                None => self.step()?,
+            if let Some(event) = self.queue.pop(out) {
+                return Ok(event);
             }
+            self.step()?;
         }
     }
 }

@@ -1,5 +1,6 @@
 //! What every format's reader gives to the stream, and what the stream tells people about the file.
 
+use std::collections::VecDeque;
 use std::time::Duration;
 
 use crate::error::{AudioWarning, Fault};
@@ -88,4 +89,57 @@ pub(crate) trait Reader: Send {
 
     /// Decodes a bounded piece: appends mono samples to `out`, or reports something else.
     fn next(&mut self, out: &mut Vec<f32>) -> Result<Event, Fault>;
+}
+
+/// What a reader has found and not handed out yet, for readers that find several things at once.
+pub(crate) struct Queue {
+    ready: VecDeque<Ready>,
+    /// Rate of the samples that were handed out last.
+    rate: u32,
+    ended: bool,
+}
+
+enum Ready {
+    Samples(Vec<f32>, u32),
+    Event(Event),
+}
+
+impl Queue {
+    /// An empty queue; `rate` holds until samples are handed out.
+    pub fn new(rate: u32) -> Self {
+        Self { ready: VecDeque::new(), rate, ended: false }
+    }
+
+    /// Rate of the samples that were handed out last.
+    pub fn rate(&self) -> u32 {
+        self.rate
+    }
+
+    /// Puts samples in line.
+    pub fn samples(&mut self, samples: Vec<f32>, rate: u32) {
+        self.ready.push_back(Ready::Samples(samples, rate));
+    }
+
+    /// Puts something else in line.
+    pub fn event(&mut self, event: Event) {
+        self.ready.push_back(Ready::Event(event));
+    }
+
+    /// Nothing will follow what is in line.
+    pub fn end(&mut self) {
+        self.ended = true;
+    }
+
+    /// Hands the first thing out, samples by appending them to `out`; `None` when the reader has to go on.
+    pub fn pop(&mut self, out: &mut Vec<f32>) -> Option<Event> {
+        match self.ready.pop_front() {
+            Some(Ready::Samples(samples, rate)) => {
+                self.rate = rate;
+                out.extend_from_slice(&samples);
+                Some(Event::Samples)
+            }
+            Some(Ready::Event(event)) => Some(event),
+            None => self.ended.then_some(Event::End),
+        }
+    }
 }

@@ -98,9 +98,23 @@ fn row_25_cut_off_files_give_what_is_there() {
         assert!((1.0..1.8).contains(&seconds), "{name}: {seconds} s");
         assert_speech_in_place(name, &decoded.samples, 0.0, 1.0, 0.06);
         println!("{name}: {seconds:.2} s, {:?}", decoded.warnings);
-        // A bare stream of frames does not know its length.
-        let silent = ["adts.aac", "fragmented.mp4"].contains(&name);
-        assert!(silent || !decoded.warnings.is_empty(), "{name}");
+        // Cut between two fragments, nothing shows it.
+        assert!(name == "fragmented.mp4" || !decoded.warnings.is_empty(), "{name}");
+    }
+}
+
+/// A bare stream of frames states no length, but its last frame does.
+#[test]
+fn a_stream_that_breaks_off_within_a_frame_says_so() {
+    for name in ["adts.aac", "layer2.mp2"] {
+        let mut bytes = fixture(name);
+        bytes.truncate(bytes.len() - 20);
+        let decoded = decode(bytes.clone()).unwrap_or_else(|e| panic!("{name}: {e}"));
+        match decoded.warnings.as_slice() {
+            [AudioWarning::Truncated { at }] => assert!((1.9..2.1).contains(at), "{name}: {at}"),
+            other => panic!("{name}: {other:?}"),
+        }
+        assert!(matches!(decode_with(bytes, &strict()), Err(AudioError::Corrupt { .. })), "{name}");
     }
 }
 

@@ -102,7 +102,8 @@ fn row_26_other_files_have_a_reason() {
     ] {
         match decode(bytes) {
             Err(error @ AudioError::UnknownFormat { .. }) => {
-                assert!(error.to_string().contains(reason), "{error}");
+                let text = error.to_string();
+                assert!(text.contains(reason) && text.contains("--pcm s16le:16000:1"), "{text}");
             }
             other => panic!("{reason}: {:?}", other.map(|d| d.info)),
         }

@@ -53,10 +53,10 @@ impl<'a> Sample<'a> {
         tokenizer: &Tekken,
         reference: &str,
         words: &[AlignedWord],
-    ) -> Self {
-        let answer = tokenizer.encode(reference.trim());
+    ) -> Result<Self, CalibrateError> {
+        let answer = tokenizer.encode(reference.trim()).map_err(ModelError::from)?;
         let times = token_times(tokenizer, &answer, words);
-        Self { id, samples, task, answer, times }
+        Ok(Self { id, samples, task, answer, times })
     }
 }
 
@@ -86,7 +86,7 @@ pub fn measure(
         return Err(CalibrateError::Input(format!("{times} times for {tokens} answer tokens")));
     }
     let decoder = model.decoder();
-    let prompt = model.prompt(sample.task, sample.samples.len());
+    let prompt = model.prompt(sample.task, sample.samples.len())?;
     let forced = ForcedAnswer::new(&prompt, &sample.answer, model.eos())?;
     let (positions, max) = (forced.sequence.ids.len(), model.config().decoder.max_positions);
     if positions > max {

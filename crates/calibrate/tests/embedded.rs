@@ -58,7 +58,7 @@ fn the_sample_recording_is_measured() {
     let (samples, reference, words) = shipped(12.0);
     let model = files().load(&LoadOptions::default(), |_, _| {}).unwrap();
     let task = Task::transcribe(Some("en")).unwrap();
-    let sample = Sample::labelled("shipped", &samples, &task, model.tokenizer(), &reference, &words);
+    let sample = Sample::labelled("shipped", &samples, &task, model.tokenizer(), &reference, &words).unwrap();
     assert!(sample.times.iter().all(Option::is_some));
     assert!(sample.times.is_sorted_by_key(|t| t.map(|t| t.start)));
 

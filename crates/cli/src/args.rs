@@ -9,6 +9,7 @@ use wnw_kv::KvDtype;
 use wnw_model::WeightDtype;
 
 use crate::kv_args::KvArgs;
+use crate::size::parse_size;
 
 /// Transcribe long recordings with speech LLMs under a memory budget.
 #[derive(Debug, Parser)]
@@ -32,7 +33,9 @@ pub enum Command {
     #[command(after_help = "Example: wnw model info ./Voxtral-Mini-3B-2507")]
     Model(ModelArgs),
     /// Say how much memory a recording will need, without loading anything.
-    #[command(after_help = "Example: wnw plan --model mistralai/Voxtral-Mini-3B-2507 --duration 1h")]
+    #[command(
+        after_help = "Example: wnw plan --model mistralai/Voxtral-Mini-3B-2507 --duration 1h --memory 8GiB\n\nExit code: 1 when --memory is too little, 2 for wrong usage."
+    )]
     Plan(PlanArgs),
     /// Print completions for a shell.
     #[command(after_help = "Example: wnw completions bash > /etc/bash_completion.d/wnw")]
@@ -53,7 +56,7 @@ Examples:
   wnw transcribe --task translate --to fr talk.wav
   wnw transcribe --task chat --prompt 'Which topics come up?' talk.wav
 
-Exit code: 0 when every recording was transcribed, 1 when one failed, 2 for wrong usage, 130 after Ctrl-C.";
+Exit code: 0 when every recording was transcribed, 1 when one failed, 2 for wrong usage, 130 after Ctrl-C, 143 after SIGTERM.";
 
 /// Which model, in which types.
 #[derive(Debug, Args)]
@@ -110,7 +113,7 @@ pub struct TranscribeArgs {
     /// Times from the model's attention: of `segment`s, or of each `word` too (with --format json, srt or vtt; subtitles have those of segments by default).
     #[arg(long, value_enum, value_name = "WHAT", help_heading = "Output")]
     pub timestamps: Option<Timestamps>,
-    /// Write one file per recording into this directory.
+    /// Write one file per recording into this directory: a file's result is named after it, that of a file from a directory or pattern after its path there.
     #[arg(short, long, value_name = "DIR", help_heading = "Output")]
     pub output_dir: Option<PathBuf>,
     /// Leave out recordings whose result, named after the recording, is already in --output-dir.
@@ -141,12 +144,12 @@ pub struct TranscribeArgs {
     /// Sample instead of taking the most likely token; 0 is greedy.
     #[arg(long, value_name = "T", default_value_t = 0.0, value_parser = parse_temperature, help_heading = "Decoding")]
     pub temperature: f64,
-    /// Sample from the smallest set of tokens with this probability.
-    #[arg(long, value_name = "P", default_value_t = 0.95, value_parser = parse_share, help_heading = "Decoding")]
-    pub top_p: f64,
-    /// Seed for sampling.
-    #[arg(long, value_name = "N", default_value_t = 0, help_heading = "Decoding")]
-    pub seed: u64,
+    /// Sample from the smallest set of tokens with this probability; needs --temperature [default: 0.95].
+    #[arg(long, value_name = "P", value_parser = parse_share, help_heading = "Decoding")]
+    pub top_p: Option<f64>,
+    /// Seed for sampling; needs --temperature [default: 0].
+    #[arg(long, value_name = "N", help_heading = "Decoding")]
+    pub seed: Option<u64>,
 }
 
 /// Tasks by name.
@@ -217,6 +220,9 @@ pub struct PlanArgs {
     /// Longest window [default: what the model is made for].
     #[arg(long, value_name = "TIME", value_parser = parse_duration)]
     pub window: Option<Duration>,
+    /// Memory there is, such as 8GiB or 24GB: say whether it suffices, and what would fit if not.
+    #[arg(long, value_name = "SIZE", value_parser = parse_size)]
+    pub memory: Option<u64>,
     /// As JSON.
     #[arg(long)]
     pub json: bool,

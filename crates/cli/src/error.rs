@@ -7,10 +7,11 @@ use std::process::ExitCode;
 use thiserror::Error;
 use wnw_engine::EngineError;
 use wnw_model::ModelError;
-use wnw_model::hub::HubError;
 
-/// Exit code of a command that was interrupted by Ctrl-C, as shells report it.
-pub const INTERRUPTED: u8 = 130;
+use crate::signals;
+
+/// Longest name of a file, in bytes, on the usual file systems.
+pub const MAX_NAME: usize = 255;
 
 /// What ends a command.
 #[derive(Debug, Error)]
@@ -21,9 +22,9 @@ pub enum CliError {
     /// The model.
     #[error(transparent)]
     Model(#[from] ModelError),
-    /// Fetching the model.
-    #[error(transparent)]
-    Hub(#[from] HubError),
+    /// Fetching the model, in the hub's words and with what to do.
+    #[error("{0}")]
+    Hub(String),
     /// A recording.
     #[error(transparent)]
     Engine(#[from] EngineError),
@@ -35,13 +36,21 @@ pub enum CliError {
         /// The system's reason.
         source: io::Error,
     },
+    /// A result's name that no file can have.
+    #[error(
+        "{path}: the file system takes no names of this length ({MAX_NAME} bytes at most); rename the recording"
+    )]
+    NameTooLong {
+        /// The file.
+        path: PathBuf,
+    },
     /// Standard output.
     #[error("standard output: {0}")]
     Stdout(io::Error),
     /// Making JSON.
     #[error("JSON: {0}")]
     Json(#[from] serde_json::Error),
-    /// Ctrl-C.
+    /// Ctrl-C or SIGTERM.
     #[error("interrupted")]
     Interrupted,
 }
@@ -52,11 +61,11 @@ impl CliError {
         matches!(self, Self::Stdout(e) if e.kind() == io::ErrorKind::BrokenPipe)
     }
 
-    /// 2 for wrong usage, as clap has it; 130 after Ctrl-C; 1 otherwise.
+    /// 2 for wrong usage, as clap has it; 130 after Ctrl-C and 143 after SIGTERM; 1 otherwise.
     pub fn exit_code(&self) -> ExitCode {
         match self {
             Self::Usage(_) => ExitCode::from(2),
-            Self::Interrupted => ExitCode::from(INTERRUPTED),
+            Self::Interrupted => ExitCode::from(signals::exit_code()),
             _ => ExitCode::FAILURE,
         }
     }

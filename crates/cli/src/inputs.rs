@@ -20,7 +20,8 @@ pub struct Input {
     pub source: Source,
     /// Name for messages and results.
     pub name: String,
-    /// Path of the result below the output directory, without a suffix.
+    /// Path of the result below the output directory, without a suffix. It depends on this input alone, so that a later
+    /// run finds it again whatever else is then on the command line.
     pub stem: PathBuf,
 }
 
@@ -46,7 +47,8 @@ pub fn expand(arguments: &[PathBuf], recursive: bool) -> Result<Vec<Input>, CliE
         }
         let pattern = argument.to_str().filter(|a| !argument.exists() && a.contains(['*', '?', '[']));
         let Some(pattern) = pattern else {
-            add(argument, recursive, &mut out)?;
+            let root = if argument.is_dir() { argument } else { argument.parent().unwrap_or(argument) };
+            add(argument, root, recursive, &mut out)?;
             continue;
         };
         let paths = glob::glob(pattern).map_err(|e| CliError::Usage(format!("pattern '{pattern}': {e}")))?;
@@ -55,18 +57,33 @@ pub fn expand(arguments: &[PathBuf], recursive: bool) -> Result<Vec<Input>, CliE
         if matched.is_empty() {
             return Err(CliError::Usage(format!("pattern '{pattern}' matches no file")));
         }
+        let root = pattern_root(pattern);
         for path in matched {
-            add(&path, recursive, &mut out)?;
+            add(&path, &root, recursive, &mut out)?;
         }
     }
-    distinguish(&mut out);
     Ok(out)
 }
 
-fn add(path: &Path, recursive: bool, out: &mut Vec<Input>) -> Result<(), CliError> {
+/// The part of a pattern before its first component with a wildcard.
+fn pattern_root(pattern: &str) -> PathBuf {
+    let wild = |c: &Component<'_>| c.as_os_str().to_string_lossy().contains(['*', '?', '[']);
+    Path::new(pattern).components().take_while(|c| !wild(c)).collect()
+}
+
+/// Path of a recording below `root`, without a suffix and without anything that leads elsewhere.
+fn stem_below(path: &Path, root: &Path) -> PathBuf {
+    let clean = |p: &Path| p.components().filter(|c| *c != Component::CurDir).collect::<PathBuf>();
+    let (path, root) = (clean(path), clean(root));
+    let below = path.strip_prefix(&root).unwrap_or(&path).with_extension("");
+    let stem: PathBuf = below.components().filter(|c| matches!(c, Component::Normal(_))).collect();
+    if stem.as_os_str().is_empty() { "recording".into() } else { stem }
+}
+
+/// Adds a file, or the recordings in a directory; results are named by the path below `root`.
+fn add(path: &Path, root: &Path, recursive: bool, out: &mut Vec<Input>) -> Result<(), CliError> {
     if !path.is_dir() {
-        let stem = path.file_stem().map_or_else(|| PathBuf::from("recording"), PathBuf::from);
-        out.push(Input::file(path.into(), stem));
+        out.push(Input::file(path.into(), stem_below(path, root)));
         return Ok(());
     }
     let name = path.display();
@@ -80,15 +97,14 @@ fn add(path: &Path, recursive: bool, out: &mut Vec<Input>) -> Result<(), CliErro
         match entry {
             Ok(entry) => {
                 if entry.file_type().is_file() && has_suffix(entry.path()) {
-                    let relative = entry.path().strip_prefix(path).unwrap_or(entry.path());
-                    out.push(Input::file(entry.path().into(), relative.with_extension("")));
+                    out.push(Input::file(entry.path().into(), stem_below(entry.path(), root)));
                 }
             }
             // A link that leads back up, or nowhere, is no recording; what cannot be read may hold some.
             Err(error) => {
                 let unreadable = error.path().unwrap_or(path);
                 if error.loop_ancestor().is_none() && (unreadable.is_dir() || has_suffix(unreadable)) {
-                    out.push(Input::file(unreadable.into(), unreadable.into()));
+                    out.push(Input::file(unreadable.into(), stem_below(unreadable, root)));
                 }
             }
         }
@@ -105,40 +121,27 @@ fn has_suffix(path: &Path) -> bool {
     suffix.is_some_and(|s| SUFFIXES.contains(&s.as_str()))
 }
 
-/// Gives inputs that share a stem results of their own: `a.mp3` and `a.wav` by their whole file name, `2023/a.wav` and
-/// `2024/a.wav` by their whole path, which does not depend on what else is on the command line.
-fn distinguish(inputs: &mut [Input]) {
-    rename_shared(inputs, |input, path| {
-        let mut name = input.stem.clone().into_os_string();
-        if let Some(suffix) = path.extension() {
-            name.push(".");
-            name.push(suffix);
+/// Refuses two recordings whose results would have the same name. Found before any work; a name that gave way to
+/// another would depend on what else is on the command line.
+pub fn check_distinct(inputs: &[Input]) -> Result<(), CliError> {
+    let mut seen: HashMap<&Path, &Input> = HashMap::new();
+    for input in inputs {
+        // A directory that cannot be read is reported as such, and has no result.
+        if matches!(&input.source, Source::Path(path) if path.is_dir()) {
+            continue;
         }
-        name.into()
-    });
-    rename_shared(inputs, |_, path| {
-        let parts: Vec<_> = path
-            .components()
-            .filter_map(|c| match c {
-                Component::Normal(part) => Some(part.to_string_lossy()),
-                Component::ParentDir => Some("..".into()),
-                _ => None,
-            })
-            .collect();
-        parts.join("_").into()
-    });
-}
-
-fn rename_shared(inputs: &mut [Input], rename: impl Fn(&Input, &Path) -> PathBuf) {
-    let mut counts: HashMap<PathBuf, usize> = HashMap::new();
-    for input in inputs.iter() {
-        *counts.entry(input.stem.clone()).or_default() += 1;
+        let Some(first) = seen.insert(&input.stem, input) else { continue };
+        let name = input.stem.display();
+        return Err(CliError::Usage(if first.name == input.name {
+            format!("'{}' is given twice; with --output-dir give it once", input.name)
+        } else {
+            format!(
+                "--output-dir: the results of '{}' and '{}' would both be named '{name}'; rename one, give them in two runs with different directories, or give the directory above both with --recursive",
+                first.name, input.name
+            )
+        }));
     }
-    for input in inputs.iter_mut() {
-        if let (Source::Path(path), true) = (&input.source, counts[&input.stem] > 1) {
-            input.stem = rename(input, path);
-        }
-    }
+    Ok(())
 }
 
 #[cfg(test)]
@@ -161,11 +164,12 @@ mod tests {
                 .map(|i| i.stem.display().to_string())
                 .collect::<Vec<_>>()
         };
-        assert_eq!(stems(std::slice::from_ref(&root), true), ["a.mp3", "a.wav", "b", "sub/c"]);
+        assert_eq!(stems(std::slice::from_ref(&root), true), ["a", "a", "b", "sub/c"]);
         assert_eq!(stems(&[root.join("*.wav")], false), ["a", "b"]);
+        assert_eq!(stems(&[root.join("*/*.OGG"), root.join("sub/*")], false), ["sub/c", "c"]);
+        assert_eq!(stems(&[root.join("*")], true), ["a", "a", "b", "notes", "sub/c"]);
         std::fs::write(at("sub/b.wav"), b"").unwrap();
-        let same_name = stems(&[root.join("b.wav"), root.join("sub/b.wav")], false);
-        assert!(same_name[0].ends_with("_b.wav") && same_name[1].ends_with("_sub_b.wav"), "{same_name:?}");
+        assert_eq!(stems(&[root.join("b.wav"), root.join("./sub/../sub/b.wav")], false), ["b", "b"]);
         #[cfg(unix)]
         {
             std::os::unix::fs::symlink(at("b.wav"), at("sub/link.wav")).unwrap();
@@ -177,5 +181,22 @@ mod tests {
         assert!(expand(&[root.join("*.zip")], false).unwrap_err().to_string().contains("matches no file"));
         assert!(expand(&["-".into(), "-".into()], false).is_err());
         assert_eq!(expand(&[root.join("gone.wav")], false).unwrap().len(), 1);
+    }
+    #[test]
+    fn names_do_not_depend_on_the_rest_and_a_clash_is_told() {
+        let check = |stems: &[(&str, &str)]| {
+            let inputs: Vec<_> = stems.iter().map(|(p, s)| Input::file(p.into(), s.into())).collect();
+            check_distinct(&inputs).map_err(|e| e.to_string())
+        };
+        assert_eq!(check(&[("x/a.wav", "a"), ("x/b.wav", "b"), ("y/a.wav", "y/a")]), Ok(()));
+        let clash = check(&[("x/a.wav", "a"), ("b.wav", "b"), ("y/a.mp3", "a")]).unwrap_err();
+        assert!(clash.contains("'x/a.wav' and 'y/a.mp3'") && clash.contains("rename"), "{clash}");
+        assert!(check(&[("a.wav", "a"), ("a.wav", "a")]).unwrap_err().contains("twice"));
+        assert_eq!(stem_below(Path::new("a/../../b.v2.wav"), Path::new("a")), Path::new("b.v2"));
+        assert_eq!(stem_below(Path::new("./talks/a.wav"), Path::new("talks")), Path::new("a"));
+        assert_eq!(
+            stem_below(Path::new("talks/2023/a.wav"), &pattern_root("./talks/*/a*")),
+            Path::new("2023/a")
+        );
     }
 }

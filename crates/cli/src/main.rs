@@ -12,6 +12,7 @@ mod models;
 mod outputs;
 mod plan_command;
 mod progress;
+mod signals;
 mod size;
 mod subtitles;
 mod system;
@@ -25,12 +26,13 @@ use args::{Cli, Command};
 
 fn main() -> ExitCode {
     let cli = Cli::parse();
+    let held = signals::hold();
     system::set_threads(cli.threads);
-    system::install_interrupt_handler();
+    held.listen();
     let result = match &cli.command {
         Command::Transcribe(args) => transcribe::run(args),
         Command::Model(args) => model_command::run(args).map(|()| ExitCode::SUCCESS),
-        Command::Plan(args) => plan_command::run(args).map(|()| ExitCode::SUCCESS),
+        Command::Plan(args) => plan_command::run(args),
         Command::Completions { shell } => {
             let mut script = Vec::new();
             clap_complete::generate(*shell, &mut Cli::command(), "wnw", &mut script);

@@ -14,7 +14,7 @@ use crate::system::bytes;
 /// Runs the command.
 pub fn run(args: &ModelArgs) -> Result<(), CliError> {
     let ModelCommand::Info { model, tensors, json } = &args.command;
-    let files = models::open(model, false)?;
+    let files = models::open("MODEL", model, false)?;
     if *json {
         return print(&format!("{}\n", serde_json::to_string_pretty(&as_json(&files, *tensors))?));
     }

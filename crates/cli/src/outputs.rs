@@ -6,7 +6,7 @@ use std::path::Path;
 use serde::Serialize;
 use wnw_engine::{Timing, Transcript};
 
-use crate::error::CliError;
+use crate::error::{CliError, MAX_NAME};
 
 /// A transcript as JSON, with the recording's name and, on request, the times taken.
 #[derive(Serialize)]
@@ -52,6 +52,14 @@ pub fn prepare_directory(dir: &Path) -> Result<(), CliError> {
         .and_then(|()| tempfile::Builder::new().prefix(".wnw-").tempfile_in(dir))
         .map(drop)
         .map_err(|source| CliError::Write { path: dir.into(), source })
+}
+
+/// Refuses a result's path that no file can have. (Temporary files have short names of their own.)
+pub fn check_name(path: &Path) -> Result<(), CliError> {
+    let too_long = path.components().any(|part| part.as_os_str().len() > MAX_NAME)
+        // Some file systems take less, and paths have a limit, too.
+        || path.symlink_metadata().is_err_and(|e| e.kind() == io::ErrorKind::InvalidFilename);
+    if too_long { Err(CliError::NameTooLong { path: path.into() }) } else { Ok(()) }
 }
 
 /// Writes a line to standard error; when nobody reads it any more, there is nobody to tell.

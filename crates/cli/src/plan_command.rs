@@ -1,11 +1,13 @@
 //! `wnw plan`.
 
 use std::path::Path;
+use std::process::ExitCode;
 
 use comfy_table::{Table, presets};
+use serde::Serialize;
 use wnw_engine::Request;
 use wnw_model::config::VoxtralConfig;
-use wnw_model::{MemoryPlan, ModelFiles};
+use wnw_model::{MemoryPlan, ModelFiles, WeightDtype};
 
 use crate::args::PlanArgs;
 use crate::error::CliError;
@@ -13,14 +15,20 @@ use crate::models;
 use crate::outputs::print;
 use crate::system::{bytes, clock};
 
-/// Runs the command.
-pub fn run(args: &PlanArgs) -> Result<(), CliError> {
+/// Shorter windows are not proposed: the model pads to this length, so they would save next to nothing.
+const SHORTEST_WINDOW: u64 = 30;
+
+/// Runs the command; the exit code is 1 when `--memory` is too little.
+pub fn run(args: &PlanArgs) -> Result<ExitCode, CliError> {
     let (config, limit) = architecture(&args.model.model)?;
     let duration = args.duration.as_secs_f64();
     let window = args.window.map_or(limit, |w| w.as_secs_f64()).min(duration);
     let windows = (duration / window).ceil().max(1.0) as u64;
-    let answer = Request::default().token_cap(window) as u64;
-    let plan = MemoryPlan::new(&config, args.model.dtype, args.model.kv_dtype, window, answer);
+    let plan_for = |dtype: WeightDtype, window: f64| {
+        let answer = Request::default().token_cap(window) as u64;
+        MemoryPlan::new(&config, dtype, args.model.kv_dtype, window, answer)
+    };
+    let plan = plan_for(args.model.dtype, window);
     let max = config.decoder.max_positions as u64;
     if plan.positions > max {
         let positions = plan.positions;
@@ -29,12 +37,27 @@ pub fn run(args: &PlanArgs) -> Result<(), CliError> {
             clock(window)
         )));
     }
+    let fits = args.memory.is_none_or(|memory| plan.total <= memory);
+    let code = if fits { ExitCode::SUCCESS } else { ExitCode::FAILURE };
+    let alternatives = match args.memory {
+        Some(memory) if !fits => {
+            let total = |dtype, window| plan_for(dtype, window).total;
+            alternatives(&narrower(args.model.dtype, &config), args.model.dtype, window, memory, total)
+        }
+        _ => Vec::new(),
+    };
     if args.json {
-        let json = serde_json::json!({
+        let mut json = serde_json::json!({
             "model": args.model.model, "duration": duration, "windows": windows,
             "dtype": args.model.dtype.to_string(), "kv_dtype": args.model.kv_dtype.to_string(), "plan": plan,
         });
-        return print(&format!("{}\n", serde_json::to_string_pretty(&json)?));
+        if let Some(memory) = args.memory {
+            json["memory"] = memory.into();
+            json["fits"] = fits.into();
+            json["alternatives"] = serde_json::to_value(&alternatives)?;
+        }
+        print(&format!("{}\n", serde_json::to_string_pretty(&json)?))?;
+        return Ok(code);
     }
     let mut table = Table::new();
     table.load_style(presets::UTF8_HORIZONTAL_ONLY).set_header(["part", "memory"]);
@@ -46,12 +69,14 @@ pub fn run(args: &PlanArgs) -> Result<(), CliError> {
         ("prefill (freed before decoding)", plan.prefill),
         ("encoding (freed before the prefill)", plan.encoding),
         ("samples", plan.samples),
+        ("the program itself, about", plan.program),
         ("total at the worst moment", plan.total),
     ] {
         table.add_row([name.into(), bytes(size)]);
     }
+    let verdict = args.memory.map_or_else(String::new, |memory| verdict(&plan, memory, &alternatives));
     print(&format!(
-        "{}: {} of audio in {windows} window{} of at most {}, {} positions each; weights {}, KV {}\n{table}\n",
+        "{}: {} of audio in {windows} window{} of at most {}, {} positions each; weights {}, KV {}\n{table}\n{verdict}",
         args.model.model,
         clock(duration),
         if windows == 1 { "" } else { "s" },
@@ -59,7 +84,92 @@ pub fn run(args: &PlanArgs) -> Result<(), CliError> {
         plan.positions,
         args.model.dtype,
         args.model.kv_dtype,
-    ))
+    ))?;
+    Ok(code)
+}
+
+/// Flags with which a recording fits.
+#[derive(Debug, PartialEq, Serialize)]
+struct Alternative {
+    /// Longest window in seconds.
+    window: f64,
+    dtype: WeightDtype,
+    /// Bytes needed.
+    total: u64,
+    #[serde(skip)]
+    flags: String,
+}
+
+/// Weight types that take less than `dtype` and can hold this model, the widest first.
+fn narrower(dtype: WeightDtype, config: &VoxtralConfig) -> Vec<WeightDtype> {
+    let d = &config.decoder;
+    let rows = [d.hidden_size, d.n_q_heads * d.head_dim, d.intermediate_size];
+    let size = |dtype: WeightDtype| dtype.matrix_bytes(1, 1 << 16);
+    [WeightDtype::Bf16, WeightDtype::Q8_0, WeightDtype::Q6k]
+        .into_iter()
+        .filter(|other| size(*other) < size(dtype) && rows.iter().all(|k| k % other.block() == 0))
+        .collect()
+}
+
+/// What fits into `memory`: the longest window, and the widest type of weights; if neither is enough, both together.
+fn alternatives(
+    narrower: &[WeightDtype],
+    dtype: WeightDtype,
+    window: f64,
+    memory: u64,
+    total: impl Fn(WeightDtype, f64) -> u64,
+) -> Vec<Alternative> {
+    let longest = |dtype: WeightDtype| {
+        let (mut low, mut high) = (SHORTEST_WINDOW - 1, window as u64);
+        while low < high {
+            let middle = (low + high).div_ceil(2);
+            if total(dtype, middle as f64) <= memory {
+                low = middle;
+            } else {
+                high = middle - 1;
+            }
+        }
+        Some(low).filter(|s| *s >= SHORTEST_WINDOW)
+    };
+    let shorter = |dtype: WeightDtype, seconds: u64, more: &str| {
+        let window = seconds as f64;
+        let flags = format!("--window {}{more}", time(seconds));
+        Alternative { window, dtype, total: total(dtype, window), flags }
+    };
+    let mut out: Vec<Alternative> = longest(dtype).map(|s| shorter(dtype, s, "")).into_iter().collect();
+    let other = narrower.iter().find(|d| total(**d, window) <= memory);
+    out.extend(other.map(|d| Alternative {
+        window,
+        dtype: *d,
+        total: total(*d, window),
+        flags: format!("--dtype {d}"),
+    }));
+    if out.is_empty() {
+        let both = narrower.iter().find_map(|d| Some((*d, longest(*d)?)));
+        out.extend(both.map(|(d, s)| shorter(d, s, &format!(" --dtype {d}"))));
+    }
+    out
+}
+
+/// Seconds as a flag takes them: `12m30s`.
+fn time(seconds: u64) -> String {
+    humantime::format_duration(std::time::Duration::from_secs(seconds)).to_string().replace(' ', "")
+}
+
+fn verdict(plan: &MemoryPlan, memory: u64, alternatives: &[Alternative]) -> String {
+    if plan.total <= memory {
+        return format!("fits into {}, with {} to spare\n", bytes(memory), bytes(memory - plan.total));
+    }
+    let mut out = format!("does not fit into {}: {} too much", bytes(memory), bytes(plan.total - memory));
+    if alternatives.is_empty() {
+        out.push_str("; nor does any shorter --window or smaller --dtype: a smaller model is needed\n");
+        return out;
+    }
+    out.push_str("; this fits:\n");
+    for alternative in alternatives {
+        out.push_str(&format!("  {} ({})\n", alternative.flags, bytes(alternative.total)));
+    }
+    out
 }
 
 /// The architecture and the longest window of a model: from its files, or by name for the releases whose sizes are
@@ -71,7 +181,52 @@ fn architecture(model: &str) -> Result<(VoxtralConfig, f64), CliError> {
             return Ok((config, 1800.0));
         }
     }
-    let files: ModelFiles = models::open(model, false)?;
+    let files: ModelFiles = models::open("--model", model, false)?;
     let limit = files.max_audio_seconds();
     Ok((files.config, limit))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// 100 bytes of weights (50, 40 in the smaller types) and one byte for each second.
+    fn total(dtype: WeightDtype, window: f64) -> u64 {
+        window as u64
+            + match dtype {
+                WeightDtype::Bf16 => 100,
+                WeightDtype::Q8_0 => 50,
+                _ => 40,
+            }
+    }
+
+    fn flags(memory: u64) -> Vec<String> {
+        let types = [WeightDtype::Q8_0, WeightDtype::Q6k];
+        let found = alternatives(&types, WeightDtype::Bf16, 300.0, memory, total);
+        assert!(found.iter().all(|a| a.total <= memory && total(a.dtype, a.window) == a.total), "{found:?}");
+        found.into_iter().map(|a| a.flags).collect()
+    }
+
+    #[test]
+    fn what_fits_is_the_longest_window_and_the_widest_type() {
+        assert_eq!(flags(390), ["--window 4m50s", "--dtype q8_0"]);
+        assert_eq!(flags(345), ["--window 4m5s", "--dtype q6k"]);
+        assert_eq!(flags(130), ["--window 30s"]);
+        assert_eq!(flags(129), ["--window 1m19s --dtype q8_0"]);
+        assert_eq!(flags(75), ["--window 35s --dtype q6k"]);
+        assert!(flags(69).is_empty());
+    }
+
+    #[test]
+    fn types_that_cannot_hold_the_model_are_not_proposed() {
+        let mut config = VoxtralConfig::released("mistralai/Voxtral-Mini-3B-2507").unwrap();
+        let types = |config: &VoxtralConfig, dtype| narrower(dtype, config);
+        assert_eq!(
+            types(&config, WeightDtype::F32),
+            [WeightDtype::Bf16, WeightDtype::Q8_0, WeightDtype::Q6k]
+        );
+        assert_eq!(types(&config, WeightDtype::Q8_0), [WeightDtype::Q6k]);
+        config.decoder.hidden_size = 3072 + 32;
+        assert_eq!(types(&config, WeightDtype::F16), [WeightDtype::Q8_0]);
+    }
 }

@@ -1,45 +1,16 @@
-//! The process: threads, interrupts, memory.
-
-use std::sync::atomic::{AtomicBool, Ordering};
-
-static INTERRUPTED: AtomicBool = AtomicBool::new(false);
-static LISTENING: AtomicBool = AtomicBool::new(false);
+//! The process: threads, memory; and figures for people.
 
 /// Sets up the computing threads: as many as asked for, or as many as the process may use (its affinity and quota
 /// counted). Must be called before any are started.
 pub fn set_threads(threads: Option<u16>) {
     let threads =
         threads.map_or_else(|| std::thread::available_parallelism().map_or(1, usize::from), usize::from);
-    // SAFETY: called first thing in `main`, while this is the only thread, so nobody reads the environment.
+    // SAFETY: called at the start of `main`, while this is the only thread, so nobody reads the environment.
     // candle's thread pool can be sized in no other way, and by itself it counts all cores of the machine.
     unsafe { std::env::set_var("CANDLE_NUM_THREADS", threads.to_string()) };
     // The main thread, which drives every step, is one of the pool: handing each product to another thread and sleeping
     // until it is done would cost more than many of the products. It fails only when a pool exists already.
     let _ = rayon::ThreadPoolBuilder::new().num_threads(threads).use_current_thread().build_global();
-}
-
-/// Makes Ctrl-C (and SIGTERM) ask the engine to stop while it works on a recording ([`while_listening`]); at any other
-/// time, and the second time, the process ends at once.
-pub fn install_interrupt_handler() {
-    // Without a handler Ctrl-C still ends the process; nothing partial is ever left under a result's name.
-    let _ = ctrlc::set_handler(|| {
-        if INTERRUPTED.swap(true, Ordering::Relaxed) || !LISTENING.load(Ordering::Relaxed) {
-            std::process::exit(i32::from(crate::error::INTERRUPTED));
-        }
-    });
-}
-
-/// Runs `work`, which asks [`interrupted`] often.
-pub fn while_listening<T>(work: impl FnOnce() -> T) -> T {
-    LISTENING.store(true, Ordering::Relaxed);
-    let result = work();
-    LISTENING.store(false, Ordering::Relaxed);
-    result
-}
-
-/// Whether Ctrl-C was pressed.
-pub fn interrupted() -> bool {
-    INTERRUPTED.load(Ordering::Relaxed)
 }
 
 /// The most memory this process has had resident, in bytes; `None` where the system does not say.

@@ -14,13 +14,15 @@ use wnw_model::{LoadOptions, Voxtral};
 
 use crate::args::{Format, TaskName, Timestamps, TranscribeArgs};
 use crate::error::CliError;
-use crate::inputs::{Input, expand};
+use crate::inputs::{Input, check_distinct, expand};
 use crate::kv_args::KvMethod;
 use crate::kv_report::kv_report;
-use crate::outputs::{JsonFailure, JsonTranscript, complain, prepare_directory, print, write_whole};
+use crate::outputs::{
+    JsonFailure, JsonTranscript, check_name, complain, prepare_directory, print, write_whole,
+};
 use crate::progress::Bar;
 use crate::subtitles::{srt, vtt, word_cues};
-use crate::{models, system};
+use crate::{models, signals, system};
 
 /// The default model would otherwise be taken for one that hears everything.
 const TINY_NOTE: &str = "wnw: note: the embedded model 'tiny' knows only the prompts that it was trained on; for real recordings give --model";
@@ -38,6 +40,7 @@ pub fn run(args: &TranscribeArgs) -> Result<ExitCode, CliError> {
     };
     let inputs = expand(&args.files, args.recursive)?;
     if let Some(dir) = &args.output_dir {
+        check_distinct(&inputs)?;
         prepare_directory(dir)?;
     }
     let bar = Bar::new(args.quiet);
@@ -47,6 +50,7 @@ pub fn run(args: &TranscribeArgs) -> Result<ExitCode, CliError> {
         decode,
         bar,
         to_stdout: args.output_dir.is_none(),
+        header: None,
         array: Vec::new(),
         ok: 0,
         skipped: 0,
@@ -55,7 +59,8 @@ pub fn run(args: &TranscribeArgs) -> Result<ExitCode, CliError> {
     // Loaded only when there is something to do.
     let mut engine: Option<Engine> = None;
     let several = inputs.len() > 1;
-    for (i, input) in inputs.iter().enumerate() {
+    let mut headers = 0;
+    for input in &inputs {
         let target = args.output_dir.as_ref().map(|dir| batch.target(dir, input));
         if args.skip_existing && target.as_ref().is_some_and(|t| t.exists()) {
             batch.skipped += 1;
@@ -76,9 +81,11 @@ pub fn run(args: &TranscribeArgs) -> Result<ExitCode, CliError> {
             }
         };
         if several && batch.to_stdout && args.format == Format::Text {
-            print(&format!("{}==> {} <==\n", if i > 0 { "\n" } else { "" }, input.name))?;
+            batch.header = Some(format!("{}==> {} <==\n", if headers > 0 { "\n" } else { "" }, input.name));
         }
-        match batch.one(engine, input, target) {
+        let result = batch.one(engine, input, target);
+        headers += usize::from(batch.header.take().is_none());
+        match result {
             Ok(()) => batch.ok += 1,
             Err(CliError::Engine(EngineError::Cancelled)) => {
                 batch.bar.clear();
@@ -152,8 +159,15 @@ fn request(args: &TranscribeArgs) -> Result<Request, CliError> {
     if args.max_new_tokens == Some(0) {
         return usage("--max-new-tokens must be at least 1");
     }
+    if args.timings && args.format == Format::Text {
+        return usage("--timings needs --format json: the text has no place for them");
+    }
+    if args.temperature == 0.0 && (args.top_p.is_some() || args.seed.is_some()) {
+        return usage("--top-p and --seed need --temperature above 0: at 0 nothing is left to chance");
+    }
     let sampling = if args.temperature > 0.0 {
-        Sampling::TopP { temperature: args.temperature, top_p: args.top_p, seed: args.seed }
+        let (top_p, seed) = (args.top_p.unwrap_or(0.95), args.seed.unwrap_or(0));
+        Sampling::TopP { temperature: args.temperature, top_p, seed }
     } else {
         Sampling::Greedy
     };
@@ -193,7 +207,7 @@ fn complete(request: &mut Request, args: &TranscribeArgs, model: &Voxtral) -> Re
 }
 
 fn load(args: &TranscribeArgs, bar: &Bar) -> Result<Engine, CliError> {
-    let files = models::open(&args.model.model, args.quiet)?;
+    let files = models::open("--model", &args.model.model, args.quiet)?;
     let options = LoadOptions { dtype: Some(args.model.dtype) };
     let model = files.load(&options, |done, total| bar.loading(done, total))?;
     Ok(Engine::new(model))
@@ -205,6 +219,8 @@ struct Batch<'a> {
     decode: DecodeOptions,
     bar: Bar,
     to_stdout: bool,
+    /// The line that goes before the present recording's text, until it is printed.
+    header: Option<String>,
     array: Vec<String>,
     ok: usize,
     skipped: usize,
@@ -224,14 +240,16 @@ impl Batch<'_> {
 
     fn one(&mut self, engine: &Engine, input: &Input, target: Option<PathBuf>) -> Result<(), CliError> {
         self.bar.restart();
+        target.as_deref().map_or(Ok(()), check_name)?;
         let audio = AudioStream::open(input.source.clone(), &self.decode).map_err(EngineError::from)?;
         let duration = audio.info().duration;
         // With --strict nothing is shown that may turn out to be incomplete.
         let text_to_stdout = self.to_stdout && self.args.format == Format::Text;
         let stream_text = text_to_stdout && !self.args.strict;
         let mut output_error = None;
+        let mut in_line = false;
         let mut hear = |event| {
-            if system::interrupted() {
+            if signals::interrupted() {
                 return ControlFlow::Break(());
             }
             match event {
@@ -239,7 +257,8 @@ impl Batch<'_> {
                 Event::Warning(warning) => self.bar.line(&format!("wnw: warning: {}: {warning}", input.name)),
                 Event::Text(delta) if stream_text => {
                     self.bar.give_way();
-                    if let Err(error) = print(&delta) {
+                    in_line = true;
+                    if let Err(error) = print(&(self.header.take().unwrap_or_default() + &delta)) {
                         output_error = Some(error);
                         return ControlFlow::Break(());
                     }
@@ -248,9 +267,13 @@ impl Batch<'_> {
             }
             ControlFlow::Continue(())
         };
-        let result = system::while_listening(|| engine.transcribe(audio, &self.request, &mut hear));
+        let result = signals::while_listening(|| engine.transcribe(audio, &self.request, &mut hear));
         if let Some(error) = output_error {
             return Err(error);
+        }
+        if in_line {
+            // Also after a failure: what follows starts on a line of its own.
+            print("\n")?;
         }
         let mut transcript = result?;
         if self.args.strict && transcript.finish_reason != FinishReason::Stop {
@@ -258,8 +281,8 @@ impl Batch<'_> {
             let reason = why.map_or_else(String::new, ToString::to_string);
             return Err(EngineError::Request(format!("incomplete: {reason}")).into());
         }
-        if text_to_stdout {
-            print(&format!("{}\n", if stream_text { "" } else { &transcript.text }))?;
+        if text_to_stdout && !in_line {
+            print(&format!("{}{}\n", self.header.take().unwrap_or_default(), transcript.text))?;
         }
         if self.args.timestamps != Some(Timestamps::Word) && self.args.format == Format::Json {
             transcript.words = None;

@@ -103,6 +103,9 @@ fn wrong_usage_is_exit_code_2_and_names_the_flag() {
         (&["--tokens-per-second", "nan"], "--tokens-per-second"),
         (&["--pcm", "s17le:16000:1"], "--pcm"),
         (&["--skip-existing"], "--output-dir"),
+        (&["--timings"], "--format json"),
+        (&["--top-p", "0.9"], "--temperature"),
+        (&["--temperature", "0", "--seed", "0"], "--temperature"),
         (&["--threads", "0"], "--threads"),
         (&["--format", "xml"], "--format"),
         (&["--model", "./no/such/directory"], "./no/such/directory"),
@@ -161,6 +164,73 @@ fn finished_recordings_are_skipped_on_request() {
     assert!(stderr(&again).contains("1 transcribed, 1 skipped, 0 failed"), "{}", stderr(&again));
     assert_eq!(std::fs::read_to_string(folder.path("out/a.txt")).unwrap(), "kept");
     assert_eq!(folder.names("out"), ["a.txt", "b.txt"]);
+}
+
+#[test]
+fn a_result_is_named_by_its_recording_alone() {
+    let folder = Folder::new();
+    for dir in ["talks", "talks/x", "talks/y"] {
+        std::fs::create_dir(folder.path(dir)).unwrap();
+    }
+    let a = folder.write("talks/x/a.wav", &wav(&tone(0.2), None));
+    let out = folder.path("out");
+    let with = |more: &[&str]| {
+        run(&[&["transcribe", "--output-dir", &out, "--max-new-tokens", "2", "--skip-existing"], more]
+            .concat())
+    };
+    let talks = folder.path("talks");
+    assert!(with(&["--recursive", &talks]).status.success());
+    // Another recording of the same name changes nothing.
+    let other = folder.write("talks/y/a.wav", &wav(&tone(0.2), None));
+    let again = with(&["--recursive", &talks]);
+    assert!(stderr(&again).contains("1 transcribed, 1 skipped, 0 failed"), "{}", stderr(&again));
+    let pattern = with(&[&format!("{talks}/*/a.*")]);
+    assert!(stderr(&pattern).contains("0 transcribed, 2 skipped, 0 failed"), "{}", stderr(&pattern));
+    let names = |dir: &str| folder.names(&format!("out/{dir}"));
+    assert_eq!(
+        (names(""), names("x"), names("y")),
+        (vec!["x".into(), "y".into()], vec!["a.txt".into()], vec!["a.txt".into()])
+    );
+
+    let clash = with(&[&a, &other]);
+    assert_eq!(clash.status.code(), Some(2));
+    let says = stderr(&clash);
+    assert!(says.contains(&a) && says.contains(&other) && says.contains("rename"), "{says}");
+    assert!(!says.contains("real time"), "found before the work: {says}");
+    let unnamed = run(&["transcribe", "--max-new-tokens", "2", &a, &other]);
+    assert!(unnamed.status.success(), "on standard output names do not matter");
+}
+
+#[cfg(target_os = "linux")]
+#[test]
+fn a_result_that_cannot_be_named_is_told_before_the_work() {
+    let folder = Folder::new();
+    let good = folder.write("good.wav", &wav(&tone(0.2), None));
+    let long = folder.write(&format!("{}.w", "n".repeat(253)), &wav(&tone(0.2), None));
+    let out = folder.path("out");
+    let output = run(&["transcribe", "--output-dir", &out, "--max-new-tokens", "2", &long, &good]);
+    assert_eq!(output.status.code(), Some(1));
+    let says = stderr(&output);
+    assert!(
+        says.contains("255 bytes at most") && says.contains("1 transcribed, 0 skipped, 1 failed"),
+        "{says}"
+    );
+    assert!(!says.contains(&format!("{long}: 0:00 in")), "{says}");
+    assert_eq!(folder.names("out"), ["good.txt"]);
+}
+
+#[test]
+fn text_of_several_recordings_has_a_header_where_there_is_text() {
+    let folder = Folder::new();
+    let bad = folder.write("bad.wav", b"no audio");
+    let good = folder.write("good.wav", &wav(&tone(1.0), None));
+    let silent = folder.write("silent.wav", &wav(&[0; 16_000], None));
+    let alone = run(&["transcribe", "--quiet", "--max-new-tokens", "4", &good]);
+    let output = run(&["transcribe", "--quiet", "--max-new-tokens", "4", &bad, &good, &bad, &silent, &bad]);
+    assert_eq!(output.status.code(), Some(1));
+    let want = format!("==> {good} <==\n{}\n==> {silent} <==\n\n", stdout(&alone));
+    assert_eq!(stdout(&output), want);
+    assert_eq!(stderr(&output).matches(&format!("wnw: error: {bad}: ")).count(), 3);
 }
 
 #[test]
@@ -296,6 +366,13 @@ fn full_disks_and_closed_pipes() {
 #[cfg(unix)]
 #[test]
 fn an_interrupt_stops_soon_and_leaves_no_result() {
+    for (signal, code) in [("-INT", 130), ("-TERM", 143)] {
+        interrupt(signal, code);
+    }
+}
+
+#[cfg(unix)]
+fn interrupt(signal: &str, code: i32) {
     let folder = Folder::new();
     let out = folder.path("out");
     let samples: Vec<i16> = tone(30.0).iter().cycle().take(16_000 * 1200).copied().collect();
@@ -306,11 +383,74 @@ fn an_interrupt_stops_soon_and_leaves_no_result() {
         .spawn()
         .unwrap();
     std::thread::sleep(Duration::from_millis(1500));
-    let killed = Command::new("kill").args(["-INT", &child.id().to_string()]).status().unwrap();
+    let killed = Command::new("kill").args([signal, &child.id().to_string()]).status().unwrap();
     assert!(killed.success());
     let output = child.wait_with_output().unwrap();
-    assert_eq!(output.status.code(), Some(130), "{}", stderr(&output));
+    assert_eq!(output.status.code(), Some(code), "{}", stderr(&output));
     assert!(folder.names("out").is_empty());
+}
+
+#[cfg(unix)]
+#[test]
+fn the_limit_on_file_sizes_is_a_failed_write_and_leaves_nothing() {
+    let folder = Folder::new();
+    let file = folder.write("a.wav", &wav(&tone(0.2), None));
+    let out = folder.path("out");
+    let output = Command::new("sh")
+        .args(["-c", "ulimit -f 0 && exec \"$@\"", "sh", env!("CARGO_BIN_EXE_wnw"), "transcribe"])
+        .args(["--max-new-tokens", "2", "--output-dir", &out, &file])
+        .output()
+        .unwrap();
+    assert_eq!(output.status.code(), Some(1), "{}", stderr(&output));
+    assert!(stderr(&output).contains("a.txt: cannot write: File too large"), "{}", stderr(&output));
+    assert!(folder.names("out").is_empty());
+}
+
+/// Answers every request with 404, as the hub does for names it does not know.
+fn empty_hub() -> String {
+    let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = format!("http://{}", listener.local_addr().unwrap());
+    std::thread::spawn(move || {
+        for stream in listener.incoming() {
+            let mut stream = stream.unwrap();
+            let _ = std::io::Read::read(&mut stream, &mut [0; 4096]);
+            let _ =
+                stream.write_all(b"HTTP/1.1 404 Not Found\r\ncontent-length: 0\r\nconnection: close\r\n\r\n");
+        }
+    });
+    address
+}
+
+#[test]
+fn models_that_the_hub_does_not_give_are_explained_by_every_command() {
+    let folder = Folder::new();
+    let file = folder.write("a.wav", &wav(&tone(0.2), None));
+    let hub = empty_hub();
+    for (arguments, named) in [
+        (&["transcribe", "--model", "no/such", &file][..], "--model no/such: "),
+        (&["plan", "--model", "no/such", "--duration", "1h"], "--model no/such: "),
+        (&["model", "info", "no/such"], "MODEL no/such: "),
+    ] {
+        for (variable, value, why, what) in [
+            ("HF_ENDPOINT", hub.as_str(), "the hub has no such model", "a checkpoint directory"),
+            ("HF_HUB_OFFLINE", "1", "not in the cache", "unset it once"),
+        ] {
+            let output = wnw(arguments)
+                .env("HF_HOME", folder.path("cache"))
+                .env_remove("HTTPS_PROXY")
+                .env_remove("https_proxy")
+                .env_remove("ALL_PROXY")
+                .env_remove("all_proxy")
+                .env(variable, value)
+                .output()
+                .unwrap();
+            assert_eq!(output.status.code(), Some(1), "{arguments:?}");
+            let says = stderr(&output);
+            assert!(says.contains(&format!("{named}{why}")) && says.contains(what), "{arguments:?}: {says}");
+        }
+    }
+    let output = run(&["model", "info", "nothing"]);
+    assert!(stderr(&output).contains("MODEL nothing: no such directory"), "{}", stderr(&output));
 }
 
 #[test]
@@ -415,5 +555,36 @@ fn info_and_plan_are_readable_by_people_and_scripts() {
     assert!(stdout(&run(&plan)).contains("2 windows of at most 30:00"), "{}", stdout(&run(&plan)));
     let json: Value = serde_json::from_slice(&run(&[&plan[..], &["--json"]].concat()).stdout).unwrap();
     assert!(json["plan"]["kv"].as_u64().unwrap() > 2_700_000_000);
+    assert!(json.get("fits").is_none());
     assert_eq!(run(&["plan", "--duration", "soon"]).status.code(), Some(2));
+    let unit = run(&[&plan[..], &["--memory", "8"]].concat());
+    assert_eq!(unit.status.code(), Some(2));
+    assert!(stderr(&unit).contains("--memory") && stderr(&unit).contains("8GiB"), "{}", stderr(&unit));
+
+    let enough = run(&[&plan[..], &["--memory", "16GiB"]].concat());
+    assert!(enough.status.success());
+    assert!(stdout(&enough).contains("fits into 16.0 GiB"), "{}", stdout(&enough));
+    assert!(stdout(&enough).contains("the program itself"), "{}", stdout(&enough));
+    let little = run(&[&plan[..], &["--memory", "8GB"]].concat());
+    assert_eq!(little.status.code(), Some(1));
+    assert!(stdout(&little).contains("does not fit into"), "{}", stdout(&little));
+    let little = run(&[&plan[..], &["--memory", "8GB", "--json"]].concat());
+    assert_eq!(little.status.code(), Some(1));
+    let json: Value = serde_json::from_slice(&little.stdout).unwrap();
+    assert_eq!((json["fits"].as_bool(), json["memory"].as_u64()), (Some(false), Some(8_000_000_000)));
+    let alternatives = json["alternatives"].as_array().unwrap();
+    assert!(!alternatives.is_empty());
+    for alternative in alternatives {
+        // What it proposes does fit, by its own account, and a second more does not.
+        let (seconds, dtype) =
+            (alternative["window"].as_f64().unwrap(), alternative["dtype"].as_str().unwrap());
+        let fits = |seconds: f64| {
+            let flags = ["--memory", "8GB", "--dtype", dtype, "--window", &seconds.to_string()];
+            run(&[&plan[..], &flags].concat()).status.success()
+        };
+        assert!(fits(seconds), "{alternative}");
+        assert!(seconds == 1800.0 || !fits(seconds + 1.0), "{alternative}");
+    }
+    let hopeless = run(&[&plan[..], &["--memory", "1GiB"]].concat());
+    assert!(stdout(&hopeless).contains("smaller model"), "{}", stdout(&hopeless));
 }

@@ -170,6 +170,7 @@ impl Engine {
         if !rest.is_empty() {
             run.window(&rest, sink)?;
         }
+        run.report_silence(sink)?;
         let transcript = run.finish(started.elapsed().as_secs_f64());
         emit(sink, Event::Finished(Box::new(transcript.clone())))?;
         Ok(transcript)
@@ -199,6 +200,8 @@ struct Run<'a> {
     timing: Timing,
     step_seconds: Vec<f32>,
     kv: KvSums,
+    /// Start and end of the silent windows since the last one with sound, in seconds.
+    silence: Option<(f64, f64)>,
     /// Bytes of the current window's text that were passed on.
     said: usize,
 }
@@ -225,6 +228,7 @@ impl<'a> Run<'a> {
             timing: Timing::default(),
             step_seconds: Vec::new(),
             kv: KvSums::default(),
+            silence: None,
             said: 0,
         }
     }
@@ -251,10 +255,10 @@ impl<'a> Run<'a> {
             (self.samples_done as f64 / RATE, (self.samples_done + samples.len()) as f64 / RATE);
         let peak = samples.iter().fold(0f32, |peak, x| peak.max(x.abs()));
         let text = if peak < SILENCE_PEAK {
-            let message = format!("silence from {start:.1} s to {end:.1} s: nothing to transcribe");
-            self.warn(sink, Warning { kind: "silence", message, start: Some(start), end: Some(end) })?;
+            self.silence = Some((self.silence.map_or(start, |(first, _)| first), end));
             String::new()
         } else {
+            self.report_silence(sink)?;
             self.transcribe_window(samples, sink)?
         };
         self.segments.push(Segment { start, end, text, confidence: None });
@@ -264,10 +268,17 @@ impl<'a> Run<'a> {
         Ok(())
     }
 
+    /// One warning for all silent windows in a row.
+    fn report_silence(&mut self, sink: Sink<'_>) -> Result<(), EngineError> {
+        let Some((start, end)) = self.silence.take() else { return Ok(()) };
+        let message = format!("silence from {start:.1} s to {end:.1} s: nothing to transcribe");
+        self.warn(sink, Warning { kind: "silence", message, start: Some(start), end: Some(end) })
+    }
+
     fn transcribe_window(&mut self, samples: &[f32], sink: Sink<'_>) -> Result<String, EngineError> {
         let (model, request) = (self.model, self.request);
         // Before the encoder's work, not after it.
-        let prompt = model.prompt(&request.task, samples.len());
+        let prompt = model.prompt(&request.task, samples.len())?;
         let n = prompt.ids.len();
         let max = model.config().decoder.max_positions;
         if n >= max {

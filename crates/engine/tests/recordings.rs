@@ -161,6 +161,27 @@ fn silence_is_not_given_to_the_model() {
 }
 
 #[test]
+fn silent_windows_in_a_row_are_one_warning() {
+    let mut samples = vec![0.0; 60 * 16_000];
+    samples[35 * 16_000..36 * 16_000]
+        .iter_mut()
+        .enumerate()
+        .for_each(|(i, x)| *x = (i as f32 * 0.1).sin() * 0.3);
+    let request = Request { window_seconds: Some(10.0), max_new_tokens: Some(2), ..english() };
+    let (transcript, events) = run(&samples, &request);
+    let silences: Vec<_> = transcript.warnings.iter().filter(|w| w.kind == "silence").collect();
+    assert_eq!(silences.len(), 2, "{silences:?}");
+    assert_eq!(silences[0].start, Some(0.0));
+    assert_eq!(
+        (silences[1].start, silences[1].end),
+        (transcript.segments.iter().find(|s| s.start > 35.0).map(|s| s.start), Some(60.0))
+    );
+    let told = events.iter().filter(|e| matches!(e, Event::Warning(w) if w.kind == "silence")).count();
+    assert_eq!(told, 2);
+    assert!(transcript.segments.len() >= 6);
+}
+
+#[test]
 fn a_reached_cap_is_a_finish_reason_and_a_warning() {
     let (samples, _) = shipped();
     let request = Request { max_new_tokens: Some(5), ..english() };

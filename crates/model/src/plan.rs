@@ -27,9 +27,14 @@ pub struct MemoryPlan {
     pub encoding: u64,
     /// Samples of the window, f32 at 16 kHz.
     pub samples: u64,
+    /// The program itself: its code, the embedded model, buffers.
+    pub program: u64,
     /// Sum of what is alive at the worst moment.
     pub total: u64,
 }
+
+/// What the program takes before any model is loaded, and beside it.
+const PROGRAM_BYTES: u64 = 25 << 20;
 
 /// Prompt positions that are not audio, at most (instruction, language, control tokens).
 const TEXT_POSITIONS: u64 = 64;
@@ -82,7 +87,8 @@ impl MemoryPlan {
             prefill,
             encoding: mel + chunk,
             samples,
-            total: weights + samples + (kv_bytes + prefill).max(mel + chunk),
+            program: PROGRAM_BYTES,
+            total: PROGRAM_BYTES + weights + samples + (kv_bytes + prefill).max(mel + chunk),
         }
     }
 }

@@ -117,25 +117,30 @@ impl ControlTokens {
         })
     }
 
-    /// The prompt of `task` for a recording of `audio_tokens`.
-    pub fn prompt(&self, tokenizer: &Tekken, task: &Task, audio_tokens: usize) -> Prompt {
+    /// The prompt of `task` for a recording of `audio_tokens`; an error when its text cannot be encoded.
+    pub fn prompt(
+        &self,
+        tokenizer: &Tekken,
+        task: &Task,
+        audio_tokens: usize,
+    ) -> Result<Prompt, TekkenError> {
         let audio = Part::Audio { tokens: audio_tokens };
         match task {
             Task::Transcribe { language } => {
-                let mut prompt = self.chat(tokenizer, &[audio]);
+                let mut prompt = self.chat(tokenizer, &[audio])?;
                 if let Some(language) = language {
                     // As one string: the tokenizer merges ':' with the letters of some languages.
-                    prompt.ids.extend(tokenizer.encode(&format!("lang:{language}")));
+                    prompt.ids.extend(tokenizer.encode(&format!("lang:{language}"))?);
                 }
                 prompt.ids.push(self.transcribe);
-                prompt.with_layout()
+                Ok(prompt.with_layout())
             }
             Task::Chat { instruction } => self.chat(tokenizer, &[audio, Part::Text(instruction.clone())]),
         }
     }
 
-    /// A chat prompt of one user message.
-    pub fn chat(&self, tokenizer: &Tekken, parts: &[Part]) -> Prompt {
+    /// A chat prompt of one user message; an error when a text of it cannot be encoded.
+    pub fn chat(&self, tokenizer: &Tekken, parts: &[Part]) -> Result<Prompt, TekkenError> {
         let mut prompt = Prompt { ids: vec![self.bos, self.inst], layout: PromptLayout::default() };
         let mut audio = Vec::new();
         for part in parts {
@@ -146,12 +151,12 @@ impl ControlTokens {
                     prompt.ids.extend(std::iter::repeat_n(self.audio, *tokens));
                     audio.push(start..start + tokens);
                 }
-                Part::Text(text) => prompt.ids.extend(tokenizer.encode(text)),
+                Part::Text(text) => prompt.ids.extend(tokenizer.encode(text)?),
             }
         }
         prompt.ids.push(self.inst_end);
         prompt.layout = layout(prompt.ids.len(), audio);
-        prompt
+        Ok(prompt)
     }
 }
 

@@ -17,7 +17,7 @@
 //!
 //! let tokenizer = Tekken::from_file("tekken.json".as_ref())?;
 //! let end = tokenizer.require_special("</s>")?;
-//! let mut ids = tokenizer.encode("Bonjour à tous.");
+//! let mut ids = tokenizer.encode("Bonjour à tous.")?;
 //! ids.push(end);
 //! assert_eq!(tokenizer.decode(&ids), "Bonjour à tous.");
 //! # Ok(())
@@ -70,22 +70,28 @@ impl Tekken {
     }
 
     /// Ids of a text. Names of special tokens in it are ordinary text.
-    pub fn encode(&self, text: &str) -> Vec<u32> {
+    ///
+    /// # Errors
+    /// [`TekkenProblem::GaveUp`] when the file's pattern backtracks beyond all bounds on this text; Mistral's
+    /// does so on a million white spaces in a row.
+    pub fn encode(&self, text: &str) -> Result<Vec<u32>, TekkenError> {
         let mut ids = Vec::with_capacity(text.len() / 3 + 1);
         let mut merger = bpe::Merger::default();
         let offset = self.specials.len() as u32;
         let mut piece = |piece: &str| merger.encode(&self.ranks, piece.as_bytes(), offset, &mut ids);
         let mut done = 0;
         for found in self.pattern.find_iter(text) {
-            // The engine gives up only on a pattern that backtracks without bound; the rest is then one piece.
-            let Ok(found) = found else { break };
+            let found = found.map_err(|source| TekkenError {
+                file: self.file.clone(),
+                problem: TekkenProblem::GaveUp { at: done, source: Box::new(source) },
+            })?;
             // Mistral's pattern leaves nothing between two matches; text that another one leaves out is kept.
             piece(&text[done..found.start()]);
             piece(found.as_str());
             done = found.end();
         }
         piece(&text[done..]);
-        ids
+        Ok(ids)
     }
 
     /// Text of ids, without special tokens. Bytes that are no UTF-8 become U+FFFD.

@@ -363,8 +363,8 @@ impl Voxtral {
     }
 
     /// The prompt for `task` on a recording of `samples`.
-    pub fn prompt(&self, task: &Task, samples: usize) -> Prompt {
-        self.control.prompt(&self.tokenizer, task, self.audio_tokens(samples))
+    pub fn prompt(&self, task: &Task, samples: usize) -> Result<Prompt, ModelError> {
+        Ok(self.control.prompt(&self.tokenizer, task, self.audio_tokens(samples))?)
     }
 
     /// Audio embeddings of a recording at 16 kHz, `(audio_tokens, hidden_size)`, chunk by chunk. `progress` is told

@@ -227,13 +227,13 @@ mod tests {
     fn bytes_of_the_tokenizer_come_together() {
         let tokenizer = Tekken::from_bytes(wnw_tiny::TEKKEN, "tiny").unwrap();
         for text in ["Déjà vu, 12 fois.", "我们 🎉 ok", "ครับ", "\u{0}x"] {
-            let tokens = tokenizer.encode(text);
+            let tokens = tokenizer.encode(text).unwrap();
             let pieces = pieces(&tokens, &tokenizer);
             assert_eq!(pieces.concat(), text);
             let words: String = group(&pieces).iter().map(|g| g.text.as_str()).collect();
             assert_eq!(bare(&words), bare(text));
         }
-        let mut cut = tokenizer.encode("ab 我");
+        let mut cut = tokenizer.encode("ab 我").unwrap();
         cut.pop();
         assert_eq!(group(&pieces(&cut, &tokenizer)).last().map(|g| g.text.clone()), Some("\u{FFFD}".into()));
     }

@@ -23,7 +23,7 @@ fn tokenizer() -> Tekken {
 fn clear_attention_gives_exact_times() {
     let tokenizer = tokenizer();
     let text = "To reset your speaking volume, press two.";
-    let tokens = tokenizer.encode(text);
+    let tokens = tokenizer.encode(text).unwrap();
     let groups = grouping::group(&grouping::pieces(&tokens, &tokenizer));
     let n = 200;
     let mut trace = AttentionTrace::new();
@@ -55,7 +55,7 @@ fn clear_attention_gives_exact_times() {
 #[test]
 fn without_attention_words_fill_the_window() {
     let tokenizer = tokenizer();
-    let tokens = tokenizer.encode("one two six");
+    let tokens = tokenizer.encode("one two six").unwrap();
     let words = words(&AttentionTrace::new(), &tokens, &tokenizer, &TimeOptions::default(), STEP, 3.0, 12.0);
     let times: Vec<(f64, f64, f64)> = words.iter().map(|w| (w.start, w.end, w.confidence)).collect();
     assert_eq!(times, [(3.0, 6.0, 0.0), (6.0, 9.0, 0.0), (9.0, 12.0, 0.0)]);
@@ -64,7 +64,7 @@ fn without_attention_words_fill_the_window() {
 #[test]
 fn padding_is_not_speech() {
     let tokenizer = tokenizer();
-    let tokens = tokenizer.encode("six");
+    let tokens = tokenizer.encode("six").unwrap();
     let mut trace = AttentionTrace::new();
     for _ in &tokens {
         trace.push(&peak(375, 300.0, 2.0));

@@ -157,7 +157,7 @@ pub enum HubError {
 
 impl HubError {
     /// Whether the hub could not be asked, as opposed to its saying no.
-    pub(super) fn is_outage(&self) -> bool {
+    pub fn is_outage(&self) -> bool {
         match self {
             Self::Connection { .. } | Self::RateLimited { .. } => true,
             Self::Status { status, .. } => *status >= 500,

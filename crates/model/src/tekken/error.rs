@@ -124,6 +124,14 @@ pub enum TekkenProblem {
     /// The pattern is not a regular expression.
     #[error("the pattern is not a regular expression: {0}")]
     Pattern(#[source] Box<fancy_regex::Error>),
+    /// The pattern backtracks beyond all bounds on some text, which so cannot be cut into pieces.
+    #[error("the pattern gives up on the text from byte {at} on: {source}")]
+    GaveUp {
+        /// End of the last piece.
+        at: usize,
+        /// Which limit was reached.
+        source: Box<fancy_regex::Error>,
+    },
     /// A rate or size of the audio section is not a positive number.
     #[error("audio: {0} must be positive")]
     Audio(&'static str),
