@@ -63,12 +63,21 @@ def main():
     a = argparse.ArgumentParser(description=__doc__)
     a.add_argument("folder", type=Path)
     a.add_argument("--count", type=int, default=20)
+    a.add_argument("--calibration", type=int, help="write only this many English recordings of 40 to 75 seconds, with flat word lists")
     a.add_argument("--sample", help="write only one four-minute English recording, under this name")
     a = a.parse_args()
     a.folder.mkdir(parents=True, exist_ok=True)
     world, words = World.load(), pickle.load(open(WORK / "times.pkl", "rb"))["words"]
     if a.sample:
         print(a.sample, write(world, words, a.folder, a.sample, "en", 239.5, "held-out sample 5"))
+        return
+    if a.calibration:
+        for i in range(a.calibration):
+            name = f"cal-{i:02d}"
+            print(name, round(write(world, words, a.folder, name, "en", 40 + 35 * (i % 10) / 9, f"calibration {i}"), 1), flush=True)
+            path = a.folder / f"{name}.words.json"
+            prompts = json.loads(path.read_text(encoding="utf-8"))["prompts"]
+            path.write_text(json.dumps({"words": [w for p in prompts for w in p["words"]]}, ensure_ascii=False) + "\n", encoding="utf-8")
         return
     for task in TASKS:
         for i in range(a.count):

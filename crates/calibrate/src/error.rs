@@ -16,6 +16,12 @@ pub enum CalibrateError {
     /// The model.
     #[error(transparent)]
     Model(#[from] ModelError),
+    /// A run of the engine.
+    #[error(transparent)]
+    Engine(#[from] wnw_engine::EngineError),
+    /// What the scores lead to.
+    #[error("{0}")]
+    Profile(String),
     /// The checkpoint's tensors.
     #[error(transparent)]
     Checkpoint(#[from] CheckpointError),

@@ -7,9 +7,10 @@
 //!
 //! Both scores are read from one sequence, the prompt with its reference answer behind it ([`forced`]), whose tokens are
 //! tied to times by [`mapping`]; [`sample`] does this for one recording, [`journal`] keeps what came of it, [`scores`] takes
-//! the mean. [`lambda`] fits λ to what runs measure.
+//! the mean. [`calibration`] makes the profile, and [`lambda`] fits λ to what runs measure.
 
 pub mod alignment;
+pub mod calibration;
 mod error;
 pub mod forced;
 pub mod journal;

@@ -8,6 +8,7 @@ use wnw_audio::PcmFormat;
 use wnw_kv::KvDtype;
 use wnw_model::WeightDtype;
 
+use crate::calibrate_command::CalibrateArgs;
 use crate::kv_args::KvArgs;
 use crate::size::parse_size;
 
@@ -29,6 +30,9 @@ pub enum Command {
     /// Write down, translate, or answer questions about recordings of any length.
     #[command(after_help = TRANSCRIBE_EXAMPLES)]
     Transcribe(Box<TranscribeArgs>),
+    /// Find out which heads of a model follow the audio: the profile that `--kv wnw` and times need.
+    #[command(after_help = CALIBRATE_EXAMPLES)]
+    Calibrate(Box<CalibrateArgs>),
     /// Look into a model checkpoint.
     #[command(after_help = "Example: wnw model info ./Voxtral-Mini-3B-2507")]
     Model(ModelArgs),
@@ -44,6 +48,12 @@ pub enum Command {
         shell: clap_complete::Shell,
     },
 }
+
+const CALIBRATE_EXAMPLES: &str = "\
+Examples:
+  wnw calibrate --recursive --language en --fit-lambda 0.8,0.6,0.4,0.2,0.1 -o tiny.json calibration/
+
+A recording that cannot be used ends the command. What is done is kept beside the profile; run the command again to go on.";
 
 const TRANSCRIBE_EXAMPLES: &str = "\
 Examples:

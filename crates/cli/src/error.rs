@@ -5,6 +5,7 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 
 use thiserror::Error;
+use wnw_calibrate::CalibrateError;
 use wnw_engine::EngineError;
 use wnw_model::ModelError;
 
@@ -28,6 +29,9 @@ pub enum CliError {
     /// A recording.
     #[error(transparent)]
     Engine(#[from] EngineError),
+    /// A calibration.
+    #[error(transparent)]
+    Calibrate(Box<CalibrateError>),
     /// Writing a result.
     #[error("{path}: cannot write: {source}")]
     Write {
@@ -67,6 +71,15 @@ impl CliError {
             Self::Usage(_) => ExitCode::from(2),
             Self::Interrupted => ExitCode::from(signals::exit_code()),
             _ => ExitCode::FAILURE,
+        }
+    }
+}
+
+impl From<CalibrateError> for CliError {
+    fn from(error: CalibrateError) -> Self {
+        match error {
+            CalibrateError::Cancelled | CalibrateError::Engine(EngineError::Cancelled) => Self::Interrupted,
+            other => Self::Calibrate(Box::new(other)),
         }
     }
 }

@@ -3,6 +3,7 @@
 //! This crate alone prints, exits, and reads the environment.
 
 mod args;
+mod calibrate_command;
 mod error;
 mod inputs;
 mod kv_args;
@@ -31,6 +32,7 @@ fn main() -> ExitCode {
     held.listen();
     let result = match &cli.command {
         Command::Transcribe(args) => transcribe::run(args),
+        Command::Calibrate(args) => calibrate_command::run(args).map(|()| ExitCode::SUCCESS),
         Command::Model(args) => model_command::run(args).map(|()| ExitCode::SUCCESS),
         Command::Plan(args) => plan_command::run(args),
         Command::Completions { shell } => {

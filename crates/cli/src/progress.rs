@@ -72,6 +72,14 @@ impl Bar {
         self.bar.set_position(done);
     }
 
+    /// Shows the share of some other work that is done, 0 to 1.
+    pub fn work(&self, what: &str, share: f64) {
+        self.bar.set_prefix(what.to_owned());
+        self.bar.set_message("");
+        self.bar.set_length(STEPS);
+        self.bar.set_position((share * STEPS as f64) as u64);
+    }
+
     /// Shows that the model is being loaded.
     pub fn loading(&self, done: usize, total: usize) {
         self.bar.set_prefix("loading model");

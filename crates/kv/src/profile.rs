@@ -10,6 +10,9 @@ use crate::{HeadId, KvShape};
 /// Version of the profile's format.
 pub const PROFILE_VERSION: u32 = 1;
 
+/// Share of a target r_GPU that anchors may take.
+const ANCHOR_SHARE: f64 = 0.6;
+
 /// The scores of a model's KV heads, and fitted λ. Heads are layer-major: index `layer · n_kv_heads + kv_head`.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Profile {
@@ -29,14 +32,11 @@ pub struct Profile {
     pub voice_score: Vec<f64>,
     /// Head sensitivity HS of each head: mean norm of the loss's gradient with respect to its audio keys.
     pub head_sensitivity: Vec<f64>,
-    /// Number of anchor heads, n_anchor.
+    /// Number of anchor heads, n_anchor, at the most: see [`Profile::anchors_for`].
     pub n_anchor: usize,
     /// λ fitted so that the measured r_GPU meets a target, by target.
     #[serde(default)]
     pub lambda: Vec<Fit>,
-    /// Parameters of word times fitted on the calibration set.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub times: Option<serde_json::Value>,
 }
 
 /// What a profile was made from.
@@ -63,6 +63,8 @@ pub struct Calibration {
 pub struct Fit {
     /// The r_GPU aimed at.
     pub target: f64,
+    /// Anchor heads.
+    pub n_anchor: usize,
     /// Voice heads.
     pub n_voice: usize,
     /// λ.
@@ -93,7 +95,7 @@ pub struct WnwOptions {
     pub r_gpu: f64,
     /// Voice heads; by default as the paper has them for the target, in proportion.
     pub n_voice: Option<usize>,
-    /// Anchor heads; by default the profile's.
+    /// Anchor heads; by default the profile's, or fewer for a small target.
     pub n_anchor: Option<usize>,
     /// λ; by default from the target.
     pub lambda: Option<f64>,
@@ -226,6 +228,13 @@ impl Profile {
         self.ranking().into_iter().take(self.n_anchor).map(id).collect()
     }
 
+    /// Anchor heads for a target: the profile's number, unless these alone, which keep everything, would take most of
+    /// what the target allows. That happens only in small models: 5 of 240 heads are 2 %.
+    pub fn anchors_for(&self, r_gpu: f64) -> usize {
+        let affordable = (ANCHOR_SHARE * r_gpu * self.voice_score.len() as f64) as usize;
+        self.n_anchor.min(affordable).max(1)
+    }
+
     /// The parameters of a run.
     pub fn params(&self, options: &WnwOptions) -> Result<WnwParams, ProfileError> {
         let heads = self.importance().len();
@@ -236,7 +245,7 @@ impl Profile {
             )));
         }
         let fit = self.lambda.iter().find(|fit| (fit.target - options.r_gpu).abs() < 1e-9);
-        let n_anchor = options.n_anchor.unwrap_or(self.n_anchor);
+        let n_anchor = options.n_anchor.unwrap_or_else(|| self.anchors_for(options.r_gpu));
         let n_voice =
             options.n_voice.or(fit.map(|f| f.n_voice)).unwrap_or_else(|| voice_heads(options.r_gpu, heads));
         let n_voice = if options.n_voice.is_none() { n_voice.max(n_anchor) } else { n_voice };
@@ -248,7 +257,7 @@ impl Profile {
         let normalised = normalised(&self.importance(), n_anchor, options.normalise);
         let lambda = match (options.lambda, fit) {
             (Some(lambda), _) => lambda,
-            (None, Some(fit)) if n_anchor == self.n_anchor && n_voice == fit.n_voice => fit.lambda,
+            (None, Some(fit)) if (n_anchor, n_voice) == (fit.n_anchor, fit.n_voice) => fit.lambda,
             _ => self.lambda_for(options.r_gpu, n_anchor, &normalised)?,
         };
         if !(lambda >= 0.0 && lambda.is_finite()) {
@@ -397,7 +406,6 @@ pub fn uniform_params(
         head_sensitivity: vec![1.0; heads],
         n_anchor,
         lambda: Vec::new(),
-        times: None,
     };
     profile.params(&WnwOptions { n_voice: Some(options.n_voice.unwrap_or(heads)), ..options.clone() })
 }
@@ -418,7 +426,6 @@ mod tests {
             head_sensitivity: vec![1.0; importance.len()],
             n_anchor,
             lambda: vec![],
-            times: None,
         }
     }
 
@@ -451,8 +458,14 @@ mod tests {
     #[test]
     fn a_fit_is_used_for_its_target_and_its_recall_near_it() {
         let mut profile = profile(&[0.9, 0.5, 0.4, 0.3, 0.2, 0.1, 0.1, 0.1, 0.1, 0.1], 1);
-        profile.lambda =
-            vec![Fit { target: 0.2, n_voice: 4, lambda: 0.123, static_retention: 0.15, measured: 0.2 }];
+        profile.lambda = vec![Fit {
+            target: 0.2,
+            n_anchor: 1,
+            n_voice: 4,
+            lambda: 0.123,
+            static_retention: 0.15,
+            measured: 0.2,
+        }];
         let params = profile.params(&WnwOptions::default()).unwrap();
         assert!((params.retention[1] - 0.123).abs() < 1e-12);
         let near = profile.params(&WnwOptions { r_gpu: 0.25, ..WnwOptions::default() }).unwrap();
