@@ -69,7 +69,9 @@ fn copying_beside_the_computation_changes_no_token() {
 
 #[test]
 fn a_fifth_of_the_audio_is_a_fifth_of_the_bytes() {
-    let (full, part) = (run(&english(), 90).unwrap(), run(&wnw(at(0.2)), 90).unwrap());
+    // Few tidal heads: without a profile nobody knows what their recall will add.
+    let options = WnwOptions { n_voice: Some(6), ..at(0.2) };
+    let (full, part) = (run(&english(), 90).unwrap(), run(&wnw(options), 90).unwrap());
     let (full, part) = (full.statistics, part.statistics);
     assert!((part.kv.r_gpu - 0.2).abs() < 0.05, "{}", part.kv.r_gpu);
     assert!(part.kv.r_gpu_cpu > part.kv.r_gpu);
@@ -105,7 +107,7 @@ fn a_budget_decides_the_retention_or_is_refused_with_the_least_that_works() {
     // Room for everything: then it is the full cache.
     let roomy = run(&budgeted(64 << 20), 60).unwrap();
     assert_eq!((roomy.tokens, roomy.statistics.kv.r_gpu), (full.tokens, 1.0));
-    for share in [0.4, 0.6] {
+    for share in [0.55, 0.75] {
         let budget = (share * (60.0 * 12.5 + 400.0) * POSITION as f64) as u64;
         let got = run(&budgeted(budget), 60).unwrap();
         let used = got.statistics.kv.kv_bytes;
