@@ -30,6 +30,7 @@ pub fn profile(model: &Voxtral, scores: HeadScores, n_anchor: usize, calibration
         head_sensitivity: scores.sensitivity,
         n_anchor,
         lambda: Vec::new(),
+        options: WnwOptions::default(),
     }
 }
 
@@ -44,7 +45,9 @@ pub fn fit(
     request: &Request,
     progress: &mut dyn FnMut() -> ControlFlow<()>,
 ) -> Result<Fit, CalibrateError> {
-    let options = WnwOptions { r_gpu: target, ..WnwOptions::default() };
+    // Earlier fits say nothing here.
+    let profile = &Profile { lambda: Vec::new(), ..profile.clone() };
+    let options = WnwOptions { r_gpu: target, ..profile.options.clone() };
     // Roles and the λ that meets the target before recall.
     let start = profile.params(&options).map_err(|e| CalibrateError::Profile(e.to_string()))?;
     let count = |role| start.roles.iter().filter(|r| **r == role).count();
@@ -82,6 +85,7 @@ pub fn fit(
         target,
         n_anchor,
         n_voice,
+        normalise: options.normalise,
         lambda: fitted.lambda,
         static_retention: params.static_retention(),
         measured: fitted.r_gpu,

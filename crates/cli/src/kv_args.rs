@@ -15,6 +15,9 @@ use crate::error::CliError;
 use crate::models::TINY;
 use crate::size::parse_size;
 
+/// A profile of the largest models has some 100 kB.
+const MOST_PROFILE_BYTES: u64 = 16 << 20;
+
 /// Name of a profile that lies in a checkpoint's directory.
 pub const PROFILE_FILE: &str = "wnw-profile.json";
 
@@ -31,12 +34,12 @@ pub struct KvArgs {
     /// Most bytes of KV on the device, such as 2GiB or 500MB; an error if less does not work.
     #[arg(long, value_name = "SIZE", value_parser = parse_size)]
     pub kv_budget: Option<u64>,
-    /// Where recallable KV lies: `ram`, or `file:DIR` for a temporary file in DIR.
-    #[arg(long, value_name = "PLACE", default_value = "ram", value_parser = parse_place)]
-    pub host_tier: HostPlace,
-    /// When recalled KV is copied: `overlap` (beside the computation) or `sync`.
-    #[arg(long, value_name = "MODE", default_value_t)]
-    pub swap: SwapMode,
+    /// Where recallable KV lies: `ram`, or `file:DIR` for a temporary file in DIR [default: ram].
+    #[arg(long, value_name = "PLACE", value_parser = parse_place)]
+    pub host_tier: Option<HostPlace>,
+    /// When recalled KV is copied: `overlap` (beside the computation) or `sync` [default: overlap].
+    #[arg(long, value_name = "MODE")]
+    pub swap: Option<SwapMode>,
     /// Profile with the model's head roles, from `wnw calibrate` [default: that of the embedded model, or wnw-profile.json in the checkpoint's directory].
     #[arg(long, value_name = "FILE")]
     pub kv_profile: Option<PathBuf>,
@@ -49,30 +52,30 @@ pub struct KvArgs {
     /// Anchor heads [default: the profile's].
     #[arg(long, value_name = "N")]
     pub n_anchor: Option<usize>,
-    /// Scale from a head's importance to its retention [default: from --r-gpu].
+    /// Scale from a head's importance to its retention, instead of the one that meets --r-gpu (which then decides the voice heads only).
     #[arg(long, value_name = "X")]
     pub lambda: Option<f64>,
-    /// How importance is normalised.
-    #[arg(long, value_enum, value_name = "HOW", default_value_t = NormaliseName::Max)]
-    pub normalise: NormaliseName,
-    /// Segment length (the stride of chunks) in seconds.
-    #[arg(long, value_name = "S", default_value_t = 2.0)]
-    pub segment: f64,
-    /// Chunk length in seconds, a multiple of --segment.
-    #[arg(long, value_name = "S", default_value_t = 4.0)]
-    pub chunk: f64,
-    /// Chunks selected in each step, or `all`.
-    #[arg(long, value_name = "K", default_value = "3", value_parser = parse_count)]
-    pub top_chunks: u32,
-    /// Steps without selection after which a segment is released, or `all` for never.
-    #[arg(long, value_name = "DELTA", default_value = "3", value_parser = parse_count)]
-    pub release_after: u32,
-    /// What rows compete at prefill: those of a `segment`, or all of a head (`global`).
-    #[arg(long, value_enum, value_name = "HOW", default_value_t = SelectionName::Segment)]
-    pub selection: SelectionName,
-    /// What a release takes: the recalled rows (`complement`), or also those kept at prefill (`whole`).
-    #[arg(long, value_enum, value_name = "WHAT", default_value_t = ReleaseName::Complement)]
-    pub release: ReleaseName,
+    /// How importance is normalised [default: the profile's, usually max].
+    #[arg(long, value_enum, value_name = "HOW")]
+    pub normalise: Option<NormaliseName>,
+    /// Segment length (the stride of chunks) in seconds [default: the profile's, usually 2].
+    #[arg(long, value_name = "S")]
+    pub segment: Option<f64>,
+    /// Chunk length in seconds, a multiple of --segment [default: the profile's, usually 4].
+    #[arg(long, value_name = "S")]
+    pub chunk: Option<f64>,
+    /// Chunks selected in each step, or `all` [default: the profile's, usually 3].
+    #[arg(long, value_name = "K", value_parser = parse_count)]
+    pub top_chunks: Option<u32>,
+    /// Steps without selection after which a segment is released, or `all` for never [default: the profile's, usually 3].
+    #[arg(long, value_name = "DELTA", value_parser = parse_count)]
+    pub release_after: Option<u32>,
+    /// What rows compete at prefill: those of a `segment`, or all of a head (`global`) [default: the profile's, usually segment].
+    #[arg(long, value_enum, value_name = "HOW")]
+    pub selection: Option<SelectionName>,
+    /// What a release takes: the recalled rows (`complement`), or also those kept at prefill (`whole`) [default: the profile's, usually complement].
+    #[arg(long, value_enum, value_name = "WHAT")]
+    pub release: Option<ReleaseName>,
     /// Recall nothing before the first step.
     #[arg(long)]
     pub no_warm_start: bool,
@@ -126,34 +129,40 @@ pub enum ReleaseName {
 impl KvArgs {
     /// How KV is stored.
     pub fn options(&self, dtype: KvDtype) -> KvOptions {
-        KvOptions { dtype, budget: self.kv_budget, host: self.host_tier.clone(), swap: self.swap }
+        KvOptions {
+            dtype,
+            budget: self.kv_budget,
+            host: self.host_tier.clone().unwrap_or_default(),
+            swap: self.swap.unwrap_or_default(),
+        }
     }
 
-    /// WnW's options, as far as flags decide them.
-    pub fn wnw_options(&self) -> WnwOptions {
+    /// WnW's options: what flags say, and `else_` for the rest.
+    pub fn wnw_options(&self, else_: &WnwOptions) -> WnwOptions {
+        let chunks = |n: u32| if n == u32::MAX { usize::MAX } else { n as usize };
         WnwOptions {
-            r_gpu: self.r_gpu.unwrap_or(WnwOptions::default().r_gpu),
-            n_voice: self.n_voice,
-            n_anchor: self.n_anchor,
-            lambda: self.lambda,
-            normalise: match self.normalise {
+            r_gpu: self.r_gpu.unwrap_or(else_.r_gpu),
+            n_voice: self.n_voice.or(else_.n_voice),
+            n_anchor: self.n_anchor.or(else_.n_anchor),
+            lambda: self.lambda.or(else_.lambda),
+            normalise: self.normalise.map_or(else_.normalise, |how| match how {
                 NormaliseName::Max => Normalise::Max,
                 NormaliseName::Rank => Normalise::Rank,
                 NormaliseName::Minmax => Normalise::MinMax,
-            },
-            segment_seconds: self.segment,
-            chunk_seconds: self.chunk,
-            top_chunks: if self.top_chunks == u32::MAX { usize::MAX } else { self.top_chunks as usize },
-            release_after: self.release_after,
-            selection: match self.selection {
+            }),
+            segment_seconds: self.segment.unwrap_or(else_.segment_seconds),
+            chunk_seconds: self.chunk.unwrap_or(else_.chunk_seconds),
+            top_chunks: self.top_chunks.map_or(else_.top_chunks, chunks),
+            release_after: self.release_after.unwrap_or(else_.release_after),
+            selection: self.selection.map_or(else_.selection, |how| match how {
                 SelectionName::Segment => Selection::PerSegment,
                 SelectionName::Global => Selection::Global,
-            },
-            release: match self.release {
+            }),
+            release: self.release.map_or(else_.release, |what| match what {
                 ReleaseName::Complement => ReleaseReading::Complement,
                 ReleaseName::Whole => ReleaseReading::Whole,
-            },
-            warm_start: !self.no_warm_start,
+            }),
+            warm_start: else_.warm_start && !self.no_warm_start,
         }
     }
 
@@ -172,28 +181,74 @@ impl KvArgs {
                 ("--n-voice", self.n_voice.is_some()),
                 ("--n-anchor", self.n_anchor.is_some()),
                 ("--lambda", self.lambda.is_some()),
+                ("--host-tier", self.host_tier.is_some()),
+                ("--swap", self.swap.is_some()),
+                ("--normalise", self.normalise.is_some()),
+                ("--segment", self.segment.is_some()),
+                ("--chunk", self.chunk.is_some()),
+                ("--top-chunks", self.top_chunks.is_some()),
+                ("--release-after", self.release_after.is_some()),
+                ("--selection", self.selection.is_some()),
+                ("--release", self.release.is_some()),
                 ("--no-warm-start", self.no_warm_start),
             ];
             if let Some((flag, _)) = unused.iter().find(|(_, given)| *given) {
                 return usage(format!("{flag} needs --kv wnw: the full cache keeps everything"));
             }
         }
+        let positive = |x: &Option<f64>| x.is_none_or(|x| x > 0.0 && x.is_finite());
+        if self.lambda.is_some_and(|x| !(x >= 0.0 && x.is_finite())) {
+            return usage("--lambda must be a number of 0 or more".into());
+        }
+        for (flag, seconds) in [("--segment", &self.segment), ("--chunk", &self.chunk)] {
+            if !positive(seconds) {
+                return usage(format!("{flag} must be a number of seconds above 0"));
+            }
+        }
+        if self.n_anchor == Some(0) || self.n_voice == Some(0) {
+            return usage(
+                "--n-anchor and --n-voice must be at least 1: without an anchor nothing says what to recall"
+                    .into(),
+            );
+        }
+        if let (Some(n_anchor), Some(n_voice)) = (self.n_anchor, self.n_voice)
+            && n_anchor > n_voice
+        {
+            return usage(format!(
+                "--n-anchor {n_anchor} is more than --n-voice {n_voice}: anchors are voice heads"
+            ));
+        }
+        if self.lambda.is_some() && self.kv_budget.is_some() && self.r_gpu.is_none() {
+            return usage("--lambda and --kv-budget both decide how much is kept: give one of them".into());
+        }
         Ok(())
     }
 
-    /// The method, with the head roles of `model` if it needs any.
-    pub fn method(&self, name: &str, model: &Voxtral) -> Result<Method, CliError> {
+    /// The method, with the head roles of `profile` if it needs any; `name` is the model's.
+    pub fn method(
+        &self,
+        name: &str,
+        model: &Voxtral,
+        profile: Option<&Arc<Profile>>,
+    ) -> Result<Method, CliError> {
         if self.kv == KvMethod::Full {
             return Ok(Method::Full);
         }
-        let roles = match self.kv_roles {
-            Some(KvRoles::Uniform) => Roles::Uniform { tokens_per_second: model.audio_tokens_per_second() },
-            None => Roles::Profile(self.profile(name, model)?.ok_or_else(|| CliError::Usage(format!(
-                "--kv wnw: there is no profile with the head roles of {name}; make one with `wnw calibrate --model {name} --self FILE…` and give it with --kv-profile, or insist with --kv-roles uniform"
-            )))?),
+        let (roles, options) = match (self.kv_roles, profile) {
+            (Some(KvRoles::Uniform), _) => {
+                let tokens_per_second = model.audio_tokens_per_second();
+                (Roles::Uniform { tokens_per_second }, self.wnw_options(&WnwOptions::default()))
+            }
+            (None, Some(profile)) => {
+                (Roles::Profile(Arc::clone(profile)), self.wnw_options(&profile.options))
+            }
+            (None, None) => {
+                return Err(CliError::Usage(format!(
+                    "--kv wnw: there is no profile with the head roles of {name}; make one with `wnw calibrate --model {name} --self FILE…` and give it with --kv-profile, or insist with --kv-roles uniform"
+                )));
+            }
         };
-        let method = Method::Wnw { roles, options: self.wnw_options(), fixed_r_gpu: self.r_gpu.is_some() };
-        Ok(method)
+        Ok(Method::Wnw { roles, options, fixed_r_gpu: self.r_gpu.is_some() || self.lambda.is_some() })
     }
 
     /// The profile given, that of the embedded model, or that beside the checkpoint; checked against the model.
@@ -206,7 +261,8 @@ impl KvArgs {
             None => return Ok(None),
         };
         let usage = |reason: String| CliError::Usage(format!("{}: {reason}", path.display()));
-        let profile: Profile = serde_json::from_slice(&bytes)
+        let bytes = bytes.strip_prefix(b"\xef\xbb\xbf").unwrap_or(&bytes);
+        let profile: Profile = serde_json::from_slice(bytes)
             .map_err(|e| usage(format!("not a profile of `wnw calibrate`: {e}")))?;
         profile.check(model.fingerprint(), model.decoder().kv_shape()).map_err(|e| usage(e.to_string()))?;
         Ok(Some(Arc::new(profile)))
@@ -215,8 +271,15 @@ impl KvArgs {
 
 fn read(path: &Path) -> Result<Vec<u8>, CliError> {
     let failed = |e: std::io::Error| CliError::Usage(format!("--kv-profile {}: {e}", path.display()));
-    if !std::fs::metadata(path).map_err(failed)?.is_file() {
+    let metadata = std::fs::metadata(path).map_err(failed)?;
+    if !metadata.is_file() {
         return Err(failed(std::io::Error::other("not a regular file")));
+    }
+    if metadata.len() > MOST_PROFILE_BYTES {
+        return Err(failed(std::io::Error::other(format!(
+            "{} bytes: too large for a profile",
+            metadata.len()
+        ))));
     }
     std::fs::read(path).map_err(failed)
 }

@@ -1,11 +1,11 @@
 //! What the KV cache held, in five lines for people.
 
-use wnw_engine::Statistics;
+use wnw_engine::{Statistics, Timing};
 
 use crate::system::{bytes, peak_memory};
 
 /// The report: method, retention, memory, traffic, process.
-pub fn kv_report(statistics: &Statistics) -> [String; 5] {
+pub fn kv_report(statistics: &Statistics, timing: &Timing) -> [String; 5] {
     let kv = &statistics.kv;
     let percent = |share: f64| format!("{:.1} %", 100.0 * share);
     let parameter = |name: &str| statistics.kv_parameters.get(name).map_or("", String::as_str);
@@ -18,8 +18,10 @@ pub fn kv_report(statistics: &Statistics) -> [String; 5] {
     let process = peak_memory().map_or_else(|| "not known on this system".to_owned(), bytes);
     [
         format!(
-            "  KV method  {}: {} chunks of {} tokens, segments of {}, released after {} steps, selection {}, release {}, warm start {}",
+            "  KV method  {}: r_GPU {} aimed at, λ {}, {} chunks of {} tokens, segments of {}, released after {} steps, selection {}, release {}, warm start {}",
             statistics.kv_method,
+            parameter("target_r_gpu"),
+            parameter("lambda"),
             parameter("top_chunks"),
             parameter("chunk_tokens"),
             parameter("segment_tokens"),
@@ -41,12 +43,14 @@ pub fn kv_report(statistics: &Statistics) -> [String; 5] {
             bytes(kv.host_bytes)
         ),
         format!(
-            "  recalled   {:.3} MB a step ({} segments, {} already there, {} released, {} denied)",
+            "  recalled   {:.3} MB a step, waited for {:.3} ms a step ({} segments, {} already there, {} released, {} denied, {} evicted)",
             kv.recalled_bytes_per_step / 1e6,
+            timing.recall_wait_ms,
             swaps.recalled_segments,
             swaps.hits,
             swaps.released_segments,
-            swaps.denied
+            swaps.denied,
+            swaps.evicted
         ),
         format!("  process    {process} at its peak"),
     ]

@@ -22,6 +22,9 @@ const SHORTEST_WINDOW: u64 = 30;
 pub fn run(args: &PlanArgs) -> Result<ExitCode, CliError> {
     let (config, limit) = architecture(&args.model.model)?;
     let duration = args.duration.as_secs_f64();
+    if args.window.is_some_and(|w| w.as_secs_f64() < 1.0) {
+        return Err(CliError::Usage("--window must be at least 1s".into()));
+    }
     let window = args.window.map_or(limit, |w| w.as_secs_f64()).min(duration);
     let windows = (duration / window).ceil().max(1.0) as u64;
     let plan_for = |dtype: WeightDtype, window: f64| {

@@ -20,9 +20,11 @@ pub fn word_cues(words: &[Word]) -> Vec<Cue> {
 }
 
 /// SubRip text. The format has no escapes: `-->` inside a text, which would be read as a time line, becomes `→`.
-pub fn srt(cues: &[Cue]) -> String {
+///
+/// `duration` of the recording in seconds: no cue is shown past it.
+pub fn srt(cues: &[Cue], duration: f64) -> String {
     let mut out = String::new();
-    for (i, shown) in schedule(cues).iter().enumerate() {
+    for (i, shown) in schedule(cues, duration).iter().enumerate() {
         let text = shown.lines.join("\n").replace("-->", "→");
         let (start, end) = (clock(shown.start, ','), clock(shown.end, ','));
         // Writing to a string cannot fail.
@@ -31,10 +33,10 @@ pub fn srt(cues: &[Cue]) -> String {
     out
 }
 
-/// WebVTT text.
-pub fn vtt(cues: &[Cue]) -> String {
+/// WebVTT text, otherwise as [`srt`].
+pub fn vtt(cues: &[Cue], duration: f64) -> String {
     let mut out = String::from("WEBVTT\n\n");
-    for shown in schedule(cues) {
+    for shown in schedule(cues, duration) {
         let text = shown.lines.join("\n").replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;");
         let (start, end) = (clock(shown.start, '.'), clock(shown.end, '.'));
         let _ = write!(out, "{start} --> {end}\n{text}\n\n");
@@ -50,7 +52,7 @@ struct Shown {
     lines: Vec<String>,
 }
 
-fn schedule(cues: &[Cue]) -> Vec<Shown> {
+fn schedule(cues: &[Cue], duration: f64) -> Vec<Shown> {
     let mut shown: Vec<Shown> = Vec::with_capacity(cues.len());
     for cue in cues {
         let lines = lines(&plain(&cue.text));
@@ -65,7 +67,8 @@ fn schedule(cues: &[Cue]) -> Vec<Shown> {
         shown.push(Shown { start, end: milliseconds(cue.end).max(start + 1), lines });
     }
     if let Some(last) = shown.last_mut() {
-        last.end = last.end.max(last.start + SHORTEST_MS);
+        // The end of the recording is the end of the film; what starts there is shown for an instant.
+        last.end = last.end.max(last.start + SHORTEST_MS).min(milliseconds(duration)).max(last.start + 1);
     }
     shown
 }
@@ -138,24 +141,29 @@ mod tests {
             cue(359_999.999_5, 360_001.0, "a --> b"),
         ];
         assert_eq!(
-            srt(&cues),
+            srt(&cues, 1e9),
             "1\n00:00:00,000 --> 00:00:02,000\nHello, world.\n\n\
              2\n00:00:02,500 --> 00:00:06,250\nPlease press one to continue,\nor hold the line for help.\n\n\
              3\n100:00:00,000 --> 100:00:01,000\na → b\n\n"
         );
-        assert_eq!(srt(&[]), "");
+        assert_eq!(srt(&[], 0.0), "");
+        let end = [cue(0.0, 0.2, "a"), cue(0.3, 0.4, "b")];
+        assert!(
+            srt(&end, 0.6).ends_with("00:00:00,300 --> 00:00:00,600\nb\n\n"),
+            "not past the recording's end"
+        );
     }
 
     #[test]
     fn vtt_to_the_letter() {
         let cues = [cue(61.001, 62.5, "Q & A: <i>x</i> --> y\u{0}"), cue(3723.0, 3724.0, "two\n\nlines")];
         assert_eq!(
-            vtt(&cues),
+            vtt(&cues, 1e9),
             "WEBVTT\n\n\
              00:01:01.001 --> 00:01:02.500\nQ &amp; A: &lt;i&gt;x&lt;/i&gt; --&gt; y\n\n\
              01:02:03.000 --> 01:02:04.000\ntwo lines\n\n"
         );
-        assert_eq!(vtt(&[]), "WEBVTT\n\n");
+        assert_eq!(vtt(&[], 0.0), "WEBVTT\n\n");
     }
 
     #[test]
@@ -168,7 +176,7 @@ mod tests {
             cue(f64::NAN, f64::NEG_INFINITY, "d"),
         ];
         assert_eq!(
-            srt(&cues),
+            srt(&cues, 1e9),
             "1\n00:00:01,000 --> 00:00:01,001\na\n\n\
              2\n00:00:01,001 --> 00:00:01,701\nb\n\n\
              3\n00:00:05,000 --> 00:00:05,001\nc\n\n\
@@ -182,7 +190,7 @@ mod tests {
             |word: &str, start, end| Word { word: word.into(), start, end, confidence: 0.5, spaced: true };
         let cues = word_cues(&[word("To", 5.0, 5.16), word("reset.", 5.22, 5.9)]);
         assert_eq!(
-            srt(&cues),
+            srt(&cues, 1e9),
             "1\n00:00:05,000 --> 00:00:05,220\nTo\n\n2\n00:00:05,220 --> 00:00:05,920\nreset.\n\n"
         );
     }

@@ -55,6 +55,12 @@ pub fn run(args: &TranscribeArgs) -> Result<ExitCode, CliError> {
         ok: 0,
         skipped: 0,
     };
+    let subtitles = matches!(args.format, Format::Srt | Format::Vtt);
+    if subtitles && inputs.len() > 1 && args.output_dir.is_none() {
+        return Err(CliError::Usage(
+            "subtitles of several recordings are no file that a player reads: give --output-dir".into(),
+        ));
+    }
     let mut failed = Vec::new();
     // Loaded only when there is something to do.
     let mut engine: Option<Engine> = None;
@@ -159,8 +165,8 @@ fn request(args: &TranscribeArgs) -> Result<Request, CliError> {
     if args.max_new_tokens == Some(0) {
         return usage("--max-new-tokens must be at least 1");
     }
-    if args.timings && args.format == Format::Text {
-        return usage("--timings needs --format json: the text has no place for them");
+    if args.timings && args.format != Format::Json {
+        return usage("--timings needs --format json: other forms have no place for them");
     }
     if args.temperature == 0.0 && (args.top_p.is_some() || args.seed.is_some()) {
         return usage("--top-p and --seed need --temperature above 0: at 0 nothing is left to chance");
@@ -194,15 +200,31 @@ fn times(args: &TranscribeArgs) -> bool {
 /// Fills in what depends on the model: the KV method with its head roles, and the heads that give times.
 fn complete(request: &mut Request, args: &TranscribeArgs, model: &Voxtral) -> Result<(), CliError> {
     let name = &args.model.model;
-    request.method = args.kv.method(name, model)?;
-    if request.times.is_some() {
-        let profile = args.kv.profile(name, model)?.ok_or_else(|| {
-            CliError::Usage(format!(
-                "--timestamps and subtitles need a profile that says which heads of {name} follow the audio; make one with `wnw calibrate --model {name} --self FILE…` and give it with --kv-profile"
-            ))
-        })?;
-        request.watch = profile.anchors();
+    let uniform = args.kv.kv_roles.is_some();
+    if request.times.is_some() && uniform {
+        return Err(CliError::Usage(
+            "--timestamps and subtitles come from the anchor heads of a profile; --kv-roles uniform has none"
+                .into(),
+        ));
     }
+    // Times and WnW need the profile, and who gives one means it; for the run-away guard alone a bad one is no error.
+    let needed = request.times.is_some() || args.kv.kv == KvMethod::Wnw || args.kv.kv_profile.is_some();
+    let found = if uniform { Ok(None) } else { args.kv.profile(name, model) };
+    let profile = match found {
+        Ok(profile) => profile,
+        Err(error) if needed => return Err(error),
+        Err(error) => {
+            complain(&format!("wnw: warning: {error}; going on without it"));
+            None
+        }
+    };
+    request.method = args.kv.method(name, model, profile.as_ref())?;
+    if request.times.is_some() && profile.is_none() {
+        return Err(CliError::Usage(format!(
+            "--timestamps and subtitles need a profile that says which heads of {name} follow the audio; make one with `wnw calibrate --model {name} --self FILE…` and give it with --kv-profile"
+        )));
+    }
+    request.watch = profile.map(|profile| profile.anchors()).unwrap_or_default();
     Ok(())
 }
 
@@ -291,7 +313,9 @@ impl Batch<'_> {
         if !self.args.quiet {
             self.bar.line(&summary(&input.name, &transcript));
             if self.args.kv.kv != KvMethod::Full {
-                kv_report(&transcript.statistics).iter().for_each(|line| self.bar.line(line));
+                kv_report(&transcript.statistics, &transcript.timing)
+                    .iter()
+                    .for_each(|line| self.bar.line(line));
             }
         }
         Ok(())
@@ -312,7 +336,8 @@ impl Batch<'_> {
                 (Some(words), Some(Timestamps::Word)) => word_cues(words),
                 (words, _) => segments(words.as_deref().unwrap_or_default()),
             };
-            if self.args.format == Format::Srt { srt(&cues) } else { vtt(&cues) }
+            let duration = transcript.duration;
+            if self.args.format == Format::Srt { srt(&cues, duration) } else { vtt(&cues, duration) }
         };
         match (target, self.args.format) {
             (Some(path), Format::Text) => write_whole(&path, &format!("{}\n", transcript.text)),

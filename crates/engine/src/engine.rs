@@ -24,6 +24,8 @@ const RATE: f64 = wnw_audio::SAMPLE_RATE as f64;
 /// A window whose samples all stay below this (−80 dB of full scale) is taken as silence and not given to the model,
 /// which would make up words for it.
 const SILENCE_PEAK: f32 = 1e-4;
+/// r_GPU above its target from which a run says so.
+const NOTABLE_EXCESS: f64 = 0.05;
 /// Tokens allowed beyond the rate, for short recordings.
 const SPARE_TOKENS: usize = 64;
 /// Tokens per second for which a KV budget keeps room: brisk speech. The cap on tokens is far higher, for it must never
@@ -74,7 +76,8 @@ pub struct Request {
     pub guard: Option<GuardConfig>,
     /// How tokens are chosen.
     pub sampling: Sampling,
-    /// KV heads whose attention to audio is watched if the method watches none itself.
+    /// KV heads known to follow the audio, a profile's anchors: watched if the method watches none itself. With any, the
+    /// repetition guard also looks at where the watched heads listen.
     pub watch: Vec<HeadId>,
     /// How to read times off the watched heads' attention; none for no times.
     pub times: Option<TimeOptions>,
@@ -171,6 +174,7 @@ impl Engine {
             run.window(&rest, sink)?;
         }
         run.report_silence(sink)?;
+        run.note_retention(sink)?;
         let transcript = run.finish(started.elapsed().as_secs_f64());
         emit(sink, Event::Finished(Box::new(transcript.clone())))?;
         Ok(transcript)
@@ -277,13 +281,22 @@ impl<'a> Run<'a> {
 
     fn transcribe_window(&mut self, samples: &[f32], sink: Sink<'_>) -> Result<String, EngineError> {
         let (model, request) = (self.model, self.request);
-        // Before the encoder's work, not after it.
+        // What cannot work is found before the encoder's work, not after it.
+        let decoder = model.decoder();
         let prompt = model.prompt(&request.task, samples.len())?;
         let n = prompt.ids.len();
         let max = model.config().decoder.max_positions;
         if n >= max {
             return Err(ModelError::TooLong { positions: n + 1, max }.into());
         }
+        let wanted = request.max_new_tokens.unwrap_or(request.token_cap(samples.len() as f64 / RATE));
+        let cap = wanted.min(max - n);
+        let answer =
+            cap.min((samples.len() as f64 / RATE * EXPECTED_TOKENS_PER_SECOND) as usize + SPARE_TOKENS);
+        let window = WindowKv { shape: decoder.kv_shape(), layout: &prompt.layout, answer, kv: &request.kv };
+        let mut policy = request.method.policy(&window)?;
+        self.statistics.kv_parameters = policy.parameters().into_iter().collect();
+
         let clock = Instant::now();
         let audio = {
             let progress = self.progress(Phase::Encode, 0.0, 0);
@@ -295,16 +308,8 @@ impl<'a> Run<'a> {
         self.timing.encode += clock.elapsed().as_secs_f64();
 
         let clock = Instant::now();
-        let decoder = model.decoder();
         let x = decoder.embed_prompt(&prompt, &audio)?;
         drop(audio);
-        let wanted = request.max_new_tokens.unwrap_or(request.token_cap(samples.len() as f64 / RATE));
-        let cap = wanted.min(max - n);
-        let answer =
-            cap.min((samples.len() as f64 / RATE * EXPECTED_TOKENS_PER_SECOND) as usize + SPARE_TOKENS);
-        let window = WindowKv { shape: decoder.kv_shape(), layout: &prompt.layout, answer, kv: &request.kv };
-        let mut policy = request.method.policy(&window)?;
-        self.statistics.kv_parameters = policy.parameters().into_iter().collect();
         let mut store = KvStore::new(
             decoder.kv_shape(),
             prompt.layout.clone(),
@@ -330,10 +335,12 @@ impl<'a> Run<'a> {
         let watched = policy.watches();
         let watched = if watched.is_empty() { request.watch.clone() } else { watched };
         let second = 1.0 / model.audio_tokens_per_second();
-        let mut listening = (!watched.is_empty()).then(|| Listening::new(second, request.guard.is_some()));
+        // Where heads of a profile listen means something; where others do, nothing that a run should end for.
+        let guarded = request.guard.is_some() && !request.watch.is_empty();
+        let mut listening = (!watched.is_empty()).then(|| Listening::new(second, guarded));
         store.watch(watched).map_err(ModelError::from)?;
         store.swap(&policy.before_decode()).map_err(ModelError::from)?;
-        self.kv.begin(&store);
+        self.kv.begin(&store, policy.roles());
         let mut sampler = Sampler::new(request.sampling);
         let mut guard = request.guard.map(RepetitionGuard::new);
         let mut decoder_text = TextDecoder::new(model.tokenizer());
@@ -416,12 +423,13 @@ impl<'a> Run<'a> {
         statistics.audio_tokens += prompt.layout.n_audio();
         statistics.new_tokens += tokens.len();
         self.kv.end(&store);
-        let denied = store.report().swaps.denied;
+        let swaps = store.report().swaps;
+        let denied = swaps.denied + swaps.evicted;
         if denied > 0 {
             let (start, end) =
                 (self.samples_done as f64 / RATE, (self.samples_done + samples.len()) as f64 / RATE);
             let message = format!(
-                "between {start:.1} s and {end:.1} s the KV budget had no room for {denied} recalls: the text may be worse there; raise --kv-budget or lower --r-gpu"
+                "between {start:.1} s and {end:.1} s the KV budget had no room for {denied} recalls: the text may be worse there; raise --kv-budget or keep less (a smaller --r-gpu)"
             );
             self.warn(sink, Warning { kind: "kv-budget", message, start: Some(start), end: Some(end) })?;
         }
@@ -526,6 +534,22 @@ impl<'a> Run<'a> {
             self.finish_reason = reason;
         }
         self.warn(sink, Warning { kind, message, start: Some(start), end: Some(end) })
+    }
+
+    /// Says so when more was kept than asked for.
+    fn note_retention(&mut self, sink: Sink<'_>) -> Result<(), EngineError> {
+        let Method::Wnw { options, fixed_r_gpu: true, .. } = &self.request.method else { return Ok(()) };
+        let (target, measured) = (options.r_gpu, self.kv.statistics().r_gpu);
+        if options.lambda.is_some() || self.statistics.new_tokens == 0 || measured <= target + NOTABLE_EXCESS
+        {
+            return Ok(());
+        }
+        let message = format!(
+            "{:.1} % of the audio KV was on the device where --r-gpu asked for {:.1} %: recall adds more than expected when a recording is short or the profile has no λ fitted for this target",
+            100.0 * measured,
+            100.0 * target
+        );
+        self.warn(sink, Warning { kind: "r-gpu", message, start: None, end: None })
     }
 
     fn finish(mut self, total: f64) -> Transcript {

@@ -14,53 +14,68 @@ pub struct RoleStatistics {
     pub r_gpu: f64,
 }
 
+/// One role's sums; a window may be without it.
+#[derive(Clone, Copy, Debug)]
+struct RoleSum {
+    role: Role,
+    /// Heads in the last window that had the role.
+    heads: usize,
+    /// Of those windows.
+    steps: u64,
+    /// Sum over steps of the share of rows.
+    share: f64,
+}
+
 /// Sums over decode steps.
 #[derive(Clone, Debug, Default)]
 pub struct KvSums {
     steps: u64,
     resident: f64,
     reachable: f64,
-    roles: Vec<(Role, usize, f64)>, // heads of the last window, sum over steps of their share
+    roles: Vec<RoleSum>,
     waited: f64,
     counters: SwapCounters,
     device_peak: u64,
     prefill_peak: u64,
     host_peak: u64,
     store_roles: Vec<Role>,
+    rows: Vec<u64>, // used again by each step
 }
 
 impl KvSums {
-    /// Begins a window; call when its store is filled.
-    pub fn begin(&mut self, store: &KvStore) {
-        self.store_roles = store.roles();
+    /// Begins a window; call when its store is filled. `roles` are the policy's; without any they are what heads keep.
+    pub fn begin(&mut self, store: &KvStore, roles: Vec<Role>) {
+        self.store_roles = if roles.is_empty() { store.roles() } else { roles };
         self.host_peak = self.host_peak.max(store.report().host_bytes);
         self.device_peak = self.device_peak.max(store.device_bytes());
     }
 
     /// Counts what a step's attention saw; call before the swap that follows it.
     pub fn step(&mut self, store: &KvStore) {
-        let rows = store.head_rows();
+        let mut rows = std::mem::take(&mut self.rows);
+        store.head_rows_into(&mut rows);
         let n_audio = store.layout().n_audio() as f64;
         let share = |rows: f64, heads: f64| if n_audio == 0.0 { 1.0 } else { rows / (heads * n_audio) };
         self.steps += 1;
         self.resident += share(rows.iter().sum::<u64>() as f64, rows.len() as f64);
         let mut reachable = 0.0;
-        let mut now: Vec<(Role, usize, f64)> = Vec::with_capacity(4);
         for (role, rows) in self.store_roles.iter().zip(&rows) {
             reachable += if *role == Role::Tidal { n_audio } else { *rows as f64 };
-            match now.iter_mut().find(|r| r.0 == *role) {
-                Some(sum) => (sum.1, sum.2) = (sum.1 + 1, sum.2 + *rows as f64),
-                None => now.push((*role, 1, *rows as f64)),
-            }
         }
         self.reachable += share(reachable, rows.len() as f64);
-        for (role, heads, rows) in now {
-            let share = share(rows, heads as f64);
-            match self.roles.iter_mut().find(|r| r.0 == role) {
-                Some(sum) => (sum.1, sum.2) = (heads, sum.2 + share),
-                None => self.roles.push((role, heads, share)),
+        for role in [Role::Anchor, Role::Tidal, Role::Fixed, Role::Whole] {
+            let held = self.store_roles.iter().zip(&rows).filter(|(r, _)| **r == role);
+            let (heads, held) = held.fold((0, 0), |(heads, sum), (_, rows)| (heads + 1, sum + rows));
+            if heads == 0 {
+                continue;
+            }
+            let share = share(held as f64, heads as f64);
+            match self.roles.iter_mut().find(|r| r.role == role) {
+                Some(sum) => (sum.heads, sum.steps, sum.share) = (heads, sum.steps + 1, sum.share + share),
+                None => self.roles.push(RoleSum { role, heads, steps: 1, share }),
             }
         }
+        self.rows = rows;
         self.device_peak = self.device_peak.max(store.device_bytes());
     }
 
@@ -72,6 +87,7 @@ impl KvSums {
         self.counters.released_segments += swaps.released_segments;
         self.counters.hits += swaps.hits;
         self.counters.denied += swaps.denied;
+        self.counters.evicted += swaps.evicted;
         self.waited += store.waited().as_secs_f64();
         self.device_peak = self.device_peak.max(store.device_bytes());
         self.prefill_peak = self.prefill_peak.max(store.device().peak());
@@ -86,7 +102,7 @@ impl KvSums {
         let mut roles: Vec<RoleStatistics> = self
             .roles
             .iter()
-            .map(|(role, heads, sum)| RoleStatistics { role: *role, heads: *heads, r_gpu: self.mean(*sum) })
+            .map(|r| RoleStatistics { role: r.role, heads: r.heads, r_gpu: r.share / r.steps as f64 })
             .collect();
         roles.sort_unstable_by_key(|r| r.role);
         KvStatistics {

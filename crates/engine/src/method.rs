@@ -7,7 +7,7 @@ use thiserror::Error;
 use wnw_kv::policies::wnw::WnwParams;
 use wnw_kv::policies::{Full, Wnw};
 use wnw_kv::profile::{Profile, ProfileError, WnwOptions, uniform_params};
-use wnw_kv::{HostPlace, KvDtype, KvShape, Policy, PromptLayout, Role, SwapMode};
+use wnw_kv::{HostPlace, KvDtype, KvShape, PAGE_ROWS, Policy, PromptLayout, Role, Segments, SwapMode};
 
 /// A KV method with its parameters: makes a fresh policy for every window.
 #[derive(Clone, Debug, Default)]
@@ -87,9 +87,6 @@ pub struct WindowKv<'a> {
     pub kv: &'a KvOptions,
 }
 
-/// Rows of a page, as the store allocates them.
-const PAGE_ROWS: u64 = 64;
-
 impl WindowKv<'_> {
     fn row_bytes(&self) -> u64 {
         (2 * self.shape.head_dim * self.kv.dtype.bytes()) as u64
@@ -105,7 +102,7 @@ impl WindowKv<'_> {
 
     /// Bytes of one head that keeps `audio` audio rows, in whole pages.
     fn head_bytes(&self, audio: u64) -> u64 {
-        (audio + self.text_rows()).div_ceil(PAGE_ROWS) * PAGE_ROWS * self.row_bytes()
+        (audio + self.text_rows()).next_multiple_of(PAGE_ROWS as u64) * self.row_bytes()
     }
 
     /// Bytes when everything is kept.
@@ -118,30 +115,29 @@ impl WindowKv<'_> {
         self.heads() * self.head_bytes(0)
     }
 
-    /// The least that works with these roles: anchors whole, and one segment at a time in every tidal head.
-    fn least_bytes(&self, params: &WnwParams) -> u64 {
-        let n_audio = self.layout.n_audio() as u64;
-        let block = (params.segment_rows as u64).min(n_audio.max(1)) * self.row_bytes();
-        let head = |role: &Role| match role {
-            Role::Anchor | Role::Whole => self.head_bytes(n_audio),
-            Role::Tidal => self.head_bytes(0) + block,
-            Role::Fixed => self.head_bytes(0),
-        };
-        params.roles.iter().map(head).sum()
-    }
-
-    /// Bytes after prefill with these parameters, and with as many recalled segments as two selections in a row name.
-    fn expected_bytes(&self, params: &WnwParams) -> u64 {
-        let n_audio = self.layout.n_audio() as u64;
-        let block = (params.segment_rows as u64).min(n_audio.max(1)) * self.row_bytes();
-        let segments = n_audio.div_ceil(params.segment_rows as u64);
-        let recalled = (2 * params.top_chunks.saturating_mul(params.chunk_segments)) as u64;
+    /// Bytes with what prefill keeps under these parameters and `recalled` segments in every tidal head.
+    fn bytes(&self, params: &WnwParams, recalled: usize) -> u64 {
+        let segments = Segments::new(self.layout, params.segment_rows);
+        let block = segments.ranges().iter().map(|s| s.len()).max().unwrap_or(1) as u64 * self.row_bytes();
+        let recalled = recalled.min(segments.len()) as u64;
         let head = |(role, retention): (&Role, &f64)| {
-            let kept = (retention * n_audio as f64).ceil() as u64;
-            let tidal = *role == Role::Tidal && *retention < 1.0;
-            self.head_bytes(kept) + if tidal { recalled.min(segments) * block } else { 0 }
+            if matches!(role, Role::Anchor | Role::Whole) || *retention >= 1.0 {
+                return self.head_bytes(self.layout.n_audio() as u64);
+            }
+            let kept = self.head_bytes(WnwParams::kept_rows(*retention, &segments) as u64);
+            kept + if *role == Role::Tidal { recalled * block } else { 0 }
         };
         params.roles.iter().zip(&params.retention).map(head).sum()
+    }
+
+    /// The least that works with these parameters: one segment at a time in every tidal head.
+    fn least_bytes(&self, params: &WnwParams) -> u64 {
+        self.bytes(params, 1)
+    }
+
+    /// Bytes with as many recalled segments as two selections in a row name.
+    fn expected_bytes(&self, params: &WnwParams) -> u64 {
+        self.bytes(params, params.top_chunks.saturating_mul(params.chunk_segments).saturating_mul(2))
     }
 }
 
@@ -178,11 +174,7 @@ impl Method {
             };
         };
         let params = match budget {
-            Some(budget) if !fixed_r_gpu => fit_budget(roles, options, window, budget)?.ok_or_else(|| {
-                let most_frugal = WnwOptions { lambda: Some(0.0), r_gpu: 1.0, ..options.clone() };
-                let least = Self::params(roles, &most_frugal, window.shape).map(|p| window.least_bytes(&p));
-                too_small(least.unwrap_or(window.full_bytes()))
-            })?,
+            Some(budget) if !fixed_r_gpu => fit_budget(roles, options, window, budget)?.map_err(too_small)?,
             _ => {
                 let params = Self::params(roles, options, window.shape)?;
                 let least = window.least_bytes(&params);
@@ -196,16 +188,16 @@ impl Method {
     }
 }
 
-/// The parameters with the largest r_GPU that fits the budget; `None` when none does.
+/// The parameters with the largest r_GPU that fits the budget, or the least bytes that work.
 fn fit_budget(
     roles: &Roles,
     options: &WnwOptions,
     window: &WindowKv<'_>,
     budget: u64,
-) -> Result<Option<WnwParams>, ProfileError> {
+) -> Result<Result<WnwParams, u64>, ProfileError> {
     if budget >= window.full_bytes() {
         let whole = WnwOptions { r_gpu: 1.0, lambda: None, ..options.clone() };
-        return Method::params(roles, &whole, window.shape).map(Some);
+        return Method::params(roles, &whole, window.shape).map(Ok);
     }
     // Retention grows with λ, and bytes with retention: bisect λ.
     let at = |lambda: f64| {
@@ -217,8 +209,14 @@ fn fit_budget(
     let fits = |params: &WnwParams| window.expected_bytes(params).max(window.least_bytes(params)) <= budget;
     let mut best = at(0.0)?;
     if !fits(&best) {
-        // Too little for a usual recall; with less recall it may still work.
-        return Ok((window.least_bytes(&best) <= budget).then_some(best));
+        // Too little for a usual recall; with less recall, or with the fewest anchors, it may still work.
+        if window.least_bytes(&best) <= budget {
+            return Ok(Ok(best));
+        }
+        let frugal = WnwOptions { r_gpu: 1e-6, lambda: Some(0.0), ..options.clone() };
+        let frugal = Method::params(roles, &frugal, window.shape)?;
+        let least = window.least_bytes(&frugal);
+        return Ok(if least <= budget { Ok(frugal) } else { Err(least) });
     }
     let (mut low, mut high) = (0f64, 1f64);
     while high < 1e9 && fits(&at(high)?) {
@@ -233,7 +231,7 @@ fn fit_budget(
             high = middle;
         }
     }
-    Ok(Some(if low > 0.0 { at(low)? } else { best }))
+    Ok(Ok(best))
 }
 
 impl fmt::Display for Method {

@@ -6,7 +6,7 @@ use std::ops::ControlFlow;
 
 use common::{engine, english, shipped, stream};
 use wnw_engine::{
-    EngineError, Event, FinishReason, KvOptions, Method, MethodError, Request, Roles, Transcript,
+    EngineError, Event, FinishReason, KvOptions, Method, MethodError, Request, Roles, Sampling, Transcript,
 };
 use wnw_kv::profile::WnwOptions;
 use wnw_kv::{HostPlace, KvDtype, Role, SwapMode};
@@ -125,16 +125,22 @@ fn a_budget_decides_the_retention_or_is_refused_with_the_least_that_works() {
 
 #[test]
 fn a_budget_that_fills_up_ends_the_text_with_a_warning() {
-    // Room for the prompt but not for the answer: the cap is not known to be larger than the room.
-    let request = Request { max_new_tokens: Some(4), ..english() };
-    let four = run(&request, 40).unwrap();
-    let kv = KvOptions { budget: Some(four.statistics.kv.kv_bytes), ..KvOptions::default() };
-    let roles = Roles::Uniform { tokens_per_second: 12.5 };
-    let method = Method::Wnw { roles, options: at(1.0), fixed_r_gpu: true };
-    let got = run(&Request { kv, method, ..english() }, 40).unwrap();
+    // The least budget has room for as many tokens as speech has; a model that babbles writes more.
+    let babble = |budget: u64| {
+        let kv = KvOptions { budget: Some(budget), ..KvOptions::default() };
+        let sampling = Sampling::TopP { temperature: 9.0, top_p: 1.0, seed: 5 };
+        Request { kv, sampling, guard: None, ..wnw(at(0.2)) }
+    };
+    let error = run(&babble(1), 20).unwrap_err();
+    let EngineError::Method(MethodError::Budget { least, .. }) = error else { panic!("{error}") };
+    let got = run(&babble(least), 20).unwrap();
     assert_eq!(got.finish_reason, FinishReason::Length);
-    assert!(got.warnings.iter().any(|w| w.message.contains("--kv-budget")), "{:?}", got.warnings);
-    assert!(got.tokens.len() >= 4);
+    assert!(got.warnings.iter().any(|w| w.message.contains("KV budget was full")), "{:?}", got.warnings);
+    let expected = 20 * 5 + 64;
+    assert!(got.tokens.len() >= expected, "{}", got.tokens.len());
+    // All that was recalled made room first.
+    assert!(got.statistics.kv.swaps.evicted > 0, "{:?}", got.statistics.kv.swaps);
+    assert!(got.statistics.kv.kv_bytes <= least);
 }
 
 #[test]

@@ -30,8 +30,9 @@ pub enum ArenaError {
 
 /// Counts the bytes that the stores of one session set hold in one tier, and refuses what exceeds its capacity.
 ///
-/// Every allocation of KV memory is charged here before it is made and credited when it is freed, so what a report
-/// prints is what was allocated. Stores share an arena by its `Arc`.
+/// Pages and blocks of the device are charged before they are allocated, a head's host run once it is gathered; all are
+/// credited when they are freed. Indices (which rows a head kept, where a segment lies) are not KV and not counted.
+/// Stores share an arena by its `Arc`.
 #[derive(Debug)]
 pub struct Arena {
     capacity: u64,

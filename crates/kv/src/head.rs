@@ -246,6 +246,11 @@ impl<T> Tidal<T> {
         answer
     }
 
+    /// The lowest segment whose other rows are on the device.
+    pub fn first_recalled(&self) -> Option<u32> {
+        self.unusual.iter().copied().find(|n| matches!(self.segments[*n as usize].state, BlockState::In(_)))
+    }
+
     /// Segments that are recalled or hidden, ascending.
     pub fn unusual(&self) -> &[u32] {
         &self.unusual

@@ -120,7 +120,8 @@ impl HostTier {
     pub fn seal(&mut self) -> Result<(), HostError> {
         let (Some(file), HostPlace::File(dir)) = (&self.file, &self.place) else { return Ok(()) };
         // SAFETY: the file has no name and its only handle is ours, which is not written to after this; so nobody
-        // changes or shortens it while it is mapped.
+        // changes or shortens it while it is mapped. (A disk that fails to read it back ends the process with SIGBUS, as
+        // with any mapped file.)
         let map = unsafe { Mmap::map(file) };
         let map = map.map_err(|source| HostError::File { path: dir.clone(), source })?;
         // Set once, here; a second seal would map the same bytes again.

@@ -30,6 +30,7 @@ pub use arena::{Arena, ArenaError, Working};
 pub use host::{HostError, HostPlace};
 pub use layout::{LayoutError, PromptLayout};
 pub use mover::SwapMode;
+pub use page::PAGE_ROWS;
 pub use policy::{HeadId, HeadSelection, LayerView, Policy, Release, SelectionError, SwapPlan};
 pub use report::{Role, RoleReport, StoreReport, SwapCounters};
 pub use segments::Segments;

@@ -4,6 +4,7 @@ use serde::{Deserialize, Serialize};
 use thiserror::Error;
 
 use crate::page::PAGE_ROWS;
+use crate::report::Role;
 use crate::{KvShape, PromptLayout};
 
 /// A KV-cache method.
@@ -36,6 +37,11 @@ pub trait Policy: Send {
     ///
     /// The layer's full keys and values exist only during this call. Text rows are not up for selection.
     fn after_prefill(&mut self, view: &LayerView<'_>) -> Vec<HeadSelection>;
+
+    /// Role of each KV head, `(n_layers, n_kv_heads)`, for reports; empty when a head's role is just what it keeps.
+    fn roles(&self) -> Vec<Role> {
+        Vec::new()
+    }
 
     /// KV heads whose attention to audio, summed over their query heads, [`Policy::after_step`] wants to see.
     fn watches(&self) -> Vec<HeadId> {

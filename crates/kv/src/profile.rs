@@ -3,7 +3,7 @@
 use serde::{Deserialize, Serialize};
 use thiserror::Error;
 
-use crate::policies::wnw::{ReleaseReading, Selection, WnwError, WnwParams};
+use crate::policies::wnw::{Made, ReleaseReading, Selection, WnwError, WnwParams};
 use crate::report::Role;
 use crate::{HeadId, KvShape};
 
@@ -37,6 +37,9 @@ pub struct Profile {
     /// λ fitted so that the measured r_GPU meets a target, by target.
     #[serde(default)]
     pub lambda: Vec<Fit>,
+    /// What runs take for what they are not told. Those that fits were made with.
+    #[serde(default)]
+    pub options: WnwOptions,
 }
 
 /// What a profile was made from.
@@ -67,6 +70,9 @@ pub struct Fit {
     pub n_anchor: usize,
     /// Voice heads.
     pub n_voice: usize,
+    /// How importance was normalised.
+    #[serde(default)]
+    pub normalise: Normalise,
     /// λ.
     pub lambda: f64,
     /// Share kept at prefill with this λ, before rounding.
@@ -89,7 +95,8 @@ pub enum Normalise {
 }
 
 /// What a run asks of a profile.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
 pub struct WnwOptions {
     /// Target r_GPU, 0 to 1.
     pub r_gpu: f64,
@@ -182,10 +189,18 @@ impl Profile {
         if self.version != PROFILE_VERSION {
             return Err(ProfileError::Version(self.version));
         }
-        if self.fingerprint != fingerprint || self.shape != shape {
+        if self.fingerprint == fingerprint && self.shape != shape {
+            let heads = |s: &KvShape| format!("{} layers of {} KV heads", s.n_layers, s.n_kv_heads);
+            return Err(ProfileError::Damaged(format!(
+                "{} where the model has {}",
+                heads(&self.shape),
+                heads(&shape)
+            )));
+        }
+        if self.fingerprint != fingerprint {
             return Err(ProfileError::OtherModel {
-                made: self.model.clone(),
-                made_fingerprint: self.fingerprint.clone(),
+                made: self.model.chars().take(80).collect(),
+                made_fingerprint: self.fingerprint.chars().take(80).collect(),
                 fingerprint: fingerprint.to_owned(),
             });
         }
@@ -201,6 +216,26 @@ impl Profile {
             }
             if let Some(bad) = scores.iter().find(|s| !(s.is_finite() && **s >= 0.0)) {
                 return Err(ProfileError::Damaged(format!("a {name} is {bad}")));
+            }
+        }
+        if let Some(bad) = self.voice_score.iter().find(|s| **s > 1.0 + 1e-9) {
+            return Err(ProfileError::Damaged(format!("a voice_score is {bad}, more than 1")));
+        }
+        if self.importance().iter().all(|s| *s == 0.0) {
+            return Err(ProfileError::Damaged(
+                "no head listens: every voice score × head sensitivity is 0; calibrate with recordings whose words have times".into(),
+            ));
+        }
+        for fit in &self.lambda {
+            let share = |x: f64| (0.0..=1.0).contains(&x);
+            let counts = 1 <= fit.n_anchor && fit.n_anchor <= fit.n_voice && fit.n_voice <= heads;
+            let numbers = fit.lambda >= 0.0 && fit.lambda.is_finite();
+            if !(counts && numbers && share(fit.target) && share(fit.measured) && share(fit.static_retention))
+            {
+                return Err(ProfileError::Damaged(format!(
+                    "the fit for r_GPU {} is no fit: {fit:?}",
+                    fit.target
+                )));
             }
         }
         if !(self.tokens_per_second > 0.0 && self.tokens_per_second <= 1000.0) {
@@ -244,7 +279,9 @@ impl Profile {
                 options.r_gpu
             )));
         }
-        let fit = self.lambda.iter().find(|fit| (fit.target - options.r_gpu).abs() < 1e-9);
+        let meant =
+            |fit: &&Fit| (fit.target - options.r_gpu).abs() < 1e-9 && fit.normalise == options.normalise;
+        let fit = self.lambda.iter().find(meant);
         let n_anchor = options.n_anchor.unwrap_or_else(|| self.anchors_for(options.r_gpu));
         let n_voice =
             options.n_voice.or(fit.map(|f| f.n_voice)).unwrap_or_else(|| voice_heads(options.r_gpu, heads));
@@ -273,24 +310,32 @@ impl Profile {
             .zip(&normalised)
             .map(|(role, s)| if whole || *role == Role::Anchor { 1.0 } else { (s * lambda).min(1.0) })
             .collect();
-        let rows = |seconds: f64| (seconds * self.tokens_per_second).ceil();
-        let (segment, chunk) = (rows(options.segment_seconds), rows(options.chunk_seconds));
-        if !(1.0..1e6).contains(&segment) || chunk < segment || chunk % segment != 0.0 {
+        // The small term makes 1.12 s at 12.5 a second be 14 tokens in binary too.
+        let segment = (options.segment_seconds * self.tokens_per_second - 1e-9).ceil();
+        let ratio = options.chunk_seconds / options.segment_seconds;
+        let chunk_segments = ratio.round();
+        if !(1.0..1e6).contains(&segment)
+            || !(1.0..1e6).contains(&chunk_segments)
+            || (ratio - chunk_segments).abs() > 1e-6
+        {
             return Err(ProfileError::Options(format!(
-                "chunks of {} s ({chunk} tokens) must be a whole number of segments of {} s ({segment} tokens)",
-                options.chunk_seconds, options.segment_seconds
+                "chunks of {} s must be a whole number of segments of {} s, and a segment at least one audio token ({} s)",
+                options.chunk_seconds,
+                options.segment_seconds,
+                1.0 / self.tokens_per_second
             )));
         }
         let params = WnwParams {
             roles,
             retention,
             segment_rows: segment as usize,
-            chunk_segments: (chunk / segment) as usize,
+            chunk_segments: chunk_segments as usize,
             top_chunks: options.top_chunks,
             release_after: options.release_after,
             selection: options.selection,
             release: options.release,
             warm_start: options.warm_start,
+            made: Made { target: options.r_gpu, lambda },
         };
         params.check(heads)?;
         Ok(params)
@@ -406,6 +451,7 @@ pub fn uniform_params(
         head_sensitivity: vec![1.0; heads],
         n_anchor,
         lambda: Vec::new(),
+        options: WnwOptions::default(),
     };
     profile.params(&WnwOptions { n_voice: Some(options.n_voice.unwrap_or(heads)), ..options.clone() })
 }
@@ -426,6 +472,7 @@ mod tests {
             head_sensitivity: vec![1.0; importance.len()],
             n_anchor,
             lambda: vec![],
+            options: WnwOptions::default(),
         }
     }
 
@@ -451,6 +498,12 @@ mod tests {
         let short =
             profile.params(&WnwOptions { n_anchor: Some(4), n_voice: Some(4), ..WnwOptions::default() });
         assert!(matches!(short, Err(ProfileError::Unreachable { .. })), "{short:?}");
+        let exact = WnwOptions { segment_seconds: 1.12, chunk_seconds: 2.24, ..WnwOptions::default() };
+        let params = profile.params(&exact).unwrap();
+        assert_eq!((params.segment_rows, params.chunk_segments), (14, 2));
+        let rounded = WnwOptions { segment_seconds: 1.0, chunk_seconds: 2.0, ..WnwOptions::default() };
+        let params = profile.params(&rounded).unwrap();
+        assert_eq!((params.segment_rows, params.chunk_segments), (13, 2));
         let odd = WnwOptions { chunk_seconds: 5.0, ..WnwOptions::default() };
         assert!(matches!(profile.params(&odd), Err(ProfileError::Options(_))));
     }
@@ -462,12 +515,16 @@ mod tests {
             target: 0.2,
             n_anchor: 1,
             n_voice: 4,
+            normalise: Normalise::Max,
             lambda: 0.123,
             static_retention: 0.15,
             measured: 0.2,
         }];
         let params = profile.params(&WnwOptions::default()).unwrap();
         assert!((params.retention[1] - 0.123).abs() < 1e-12);
+        let ranked = WnwOptions { normalise: Normalise::Rank, ..WnwOptions::default() };
+        let params = profile.params(&ranked).unwrap();
+        assert!(params.made.lambda != 0.123, "a λ is for the normalisation that it was fitted with");
         let near = profile.params(&WnwOptions { r_gpu: 0.25, ..WnwOptions::default() }).unwrap();
         assert!((near.static_retention() - 0.2).abs() < 1e-6);
     }

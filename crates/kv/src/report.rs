@@ -54,6 +54,8 @@ pub struct SwapCounters {
     pub hits: u64,
     /// Wanted segments that were not recalled because the budget was full, counted per head.
     pub denied: u64,
+    /// Recalled segments that left before their time because text needed the room, counted per head.
+    pub evicted: u64,
 }
 
 /// Bytes and rows of a store at one moment.

@@ -102,7 +102,8 @@ pub struct KvStore {
     tiers: Typed,
     admitted: usize,
     watched: Vec<HeadId>,
-    attention: Vec<f32>, // (n_audio), of the current step
+    attention: Vec<f32>,                            // (n_audio), of the current step
+    stretches: Vec<(std::ops::Range<usize>, bool)>, // of the layout
     recalls: bool,
 }
 
@@ -136,6 +137,7 @@ impl KvStore {
         Self {
             shape,
             attention: vec![0.0; layout.n_audio()],
+            stretches: layout.stretches(),
             layout,
             segments,
             device: Arc::clone(&options.device),
@@ -225,8 +227,8 @@ impl KvStore {
         self.require_prefilled(layer)?;
         with_tiers!(&mut self.tiers, t => t.attend(layer, q, scale, out))?;
         for head in self.watched.iter().filter(|head| head.layer == layer) {
-            let (layout, sum) = (&self.layout, &mut self.attention);
-            with_tiers!(&self.tiers, t => t.observe(layer, head.kv_head, layout, sum));
+            let (stretches, sum) = (&self.stretches, &mut self.attention);
+            with_tiers!(&self.tiers, t => t.observe(layer, head.kv_head, stretches, sum));
         }
         Ok(())
     }
@@ -275,8 +277,16 @@ impl KvStore {
 
     /// Audio rows of each KV head that are on the device or on their way to it, `(n_layers, n_kv_heads)`.
     pub fn head_rows(&self) -> Vec<u64> {
+        let mut rows = Vec::new();
+        self.head_rows_into(&mut rows);
+        rows
+    }
+
+    /// The same, into a buffer that is used again.
+    pub fn head_rows_into(&self, rows: &mut Vec<u64>) {
         let n_audio = self.layout.n_audio();
-        with_tiers!(&self.tiers, t => t.heads.iter().map(|h| h.audio_rows(n_audio) as u64).collect())
+        rows.clear();
+        with_tiers!(&self.tiers, t => rows.extend(t.heads.iter().map(|h| h.audio_rows(n_audio) as u64)));
     }
 
     /// Segments whose recalled rows are on the device in some head, or on their way.
@@ -299,11 +309,6 @@ impl KvStore {
     /// Bytes allocated on the device for this store, now.
     pub fn device_bytes(&self) -> u64 {
         with_tiers!(&self.tiers, t => t.device_bytes())
-    }
-
-    /// Bytes that recalls have copied to the device so far.
-    pub fn recalled_bytes(&self) -> u64 {
-        with_tiers!(&self.tiers, t => t.counters.recalled_bytes)
     }
 
     /// Time that attention waited for recalled rows (overlapped), or that copying took (synchronous).

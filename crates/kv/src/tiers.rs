@@ -7,11 +7,12 @@ use std::time::{Duration, Instant};
 use rayon::prelude::*;
 use wnw_kernels::KvElement;
 
+use crate::arena::ArenaError;
 use crate::attention::{StepScratch, attend_pieces};
-use crate::head::{BlockState, HeadRows};
+use crate::head::{BlockState, HeadRows, Tidal, TidalSegment};
 use crate::host::HostTier;
 use crate::mover::{Move, Mover, SwapMode};
-use crate::page::{PAGE_ROWS, PagePool};
+use crate::page::{PAGE_ROWS, Page, PagePool};
 use crate::policy::{HeadSelection, LayerView, SwapPlan};
 use crate::report::SwapCounters;
 use crate::store::{StoreError, StoreOptions};
@@ -34,6 +35,18 @@ pub struct Tiers<T: KvElement> {
     pub counters: SwapCounters,
     pub waited: Duration,
     scratch: Vec<StepScratch>, // per KV head of a layer
+    rows: Vec<usize>,          // resident rows per KV head of the layer that attends
+    arrived: Vec<bool>,        // per KV head of a layer: whether recalled rows came
+    moves: Vec<Move<T>>,       // empty between calls
+    plan: Option<HostPlan>,    // the same for every tidal head
+}
+
+/// What of the layout the host runs and the order of reading follow from.
+#[derive(Debug)]
+struct HostPlan {
+    positions: Vec<usize>, // (n_audio)
+    numbered: Vec<(Range<usize>, usize)>,
+    text_before: Vec<usize>,
 }
 
 impl<T: KvElement> Tiers<T> {
@@ -52,6 +65,10 @@ impl<T: KvElement> Tiers<T> {
             counters: SwapCounters::default(),
             waited: Duration::ZERO,
             scratch: (0..shape.n_kv_heads).map(|_| StepScratch::default()).collect(),
+            rows: Vec::with_capacity(shape.n_kv_heads),
+            arrived: Vec::with_capacity(shape.n_kv_heads),
+            moves: Vec::new(),
+            plan: None,
         }
     }
 
@@ -101,10 +118,10 @@ impl<T: KvElement> Tiers<T> {
         }
         self.heads[head].kept = kept.cloned();
         if let HeadSelection::Tiered(kept) = selection {
-            let run = host_run(view.layout, kept, segments, hd, row)?;
+            let plan = self.plan.get_or_insert_with(|| HostPlan::new(view.layout, segments));
+            let run = host_run(&plan.positions, kept, segments, hd, row)?;
             let host = self.host.put(run)?;
-            let (numbered, text_before) = recordings(view.layout, segments);
-            self.heads[head].make_tidal(&numbered, &text_before, host);
+            self.heads[head].make_tidal(&plan.numbered, &plan.text_before, host);
         }
         Ok(())
     }
@@ -114,14 +131,45 @@ impl<T: KvElement> Tiers<T> {
         if self.heads[head].is_full() {
             let page = match self.pages.take() {
                 Ok(page) => page,
-                // Blocks that wait to be used again are the only memory that can be given up.
-                Err(full) if self.blocks.trim() => self.pages.take().map_err(|_| full)?,
-                Err(full) => return Err(full.into()),
+                Err(full) => self.page_from_blocks(full)?,
             };
             self.heads[head].pages.push(page);
         }
         self.heads[head].push(k, v);
         Ok(())
+    }
+
+    /// A page from the room of blocks: text cannot be had again, recalled rows can. Blocks that wait to be used go first,
+    /// then those of the earliest segments, since a transcript moves on.
+    fn page_from_blocks(&mut self, full: ArenaError) -> Result<Page<T>, StoreError> {
+        loop {
+            let trimmed = self.blocks.trim();
+            if trimmed && let Ok(page) = self.pages.take() {
+                return Ok(page);
+            }
+            let recalled = |head: &HeadRows<T>| head.tidal.as_ref().and_then(Tidal::first_recalled);
+            let earliest = self.heads.iter().filter_map(recalled).min();
+            let Some(segment) = earliest else {
+                if self.pending.iter().all(|n| *n == 0) {
+                    return Err(full.into());
+                }
+                for layer in 0..self.shape.n_layers {
+                    self.settle(layer)?;
+                }
+                continue;
+            };
+            for head in &mut self.heads {
+                let Some(tidal) = head.tidal.as_mut().filter(|t| t.first_recalled() == Some(segment)) else {
+                    continue;
+                };
+                let out = |s: &mut TidalSegment<T>| std::mem::replace(&mut s.state, BlockState::Out);
+                if let BlockState::In(block) = tidal.change(segment, out) {
+                    self.blocks.give(block);
+                    self.counters.evicted += 1;
+                }
+                head.arrange();
+            }
+        }
     }
 
     /// Attention of one step of `layer`; `q` and `out` are `(n_q_heads, head_dim)`.
@@ -130,32 +178,35 @@ impl<T: KvElement> Tiers<T> {
         let KvShape { n_kv_heads, head_dim, .. } = self.shape;
         let group = self.shape.group() * head_dim;
         let heads = &self.heads[layer * n_kv_heads..(layer + 1) * n_kv_heads];
-        let rows: Vec<usize> = heads.iter().map(HeadRows::rows).collect();
+        self.rows.clear();
+        self.rows.extend(heads.iter().map(HeadRows::rows));
+        let rows = &self.rows;
         let one = |head: &HeadRows<T>, rows: usize, scratch: &mut StepScratch, q: &[f32], out: &mut [f32]| {
             attend_pieces(q, head.pieces(head_dim), rows, head_dim, scale, scratch, out);
         };
         // Splitting across threads costs microseconds: worth it only when the rows take longer to read.
         if rows.iter().sum::<usize>() * head_dim < PARALLEL_FROM {
             let (q, out) = (q.chunks_exact(group), out.chunks_exact_mut(group));
-            let work = heads.iter().zip(&rows).zip(&mut self.scratch).zip(q).zip(out);
+            let work = heads.iter().zip(rows).zip(&mut self.scratch).zip(q).zip(out);
             work.for_each(|((((head, rows), scratch), q), out)| one(head, *rows, scratch, q, out));
         } else {
             let (q, out) = (q.par_chunks_exact(group), out.par_chunks_exact_mut(group));
-            let work = heads.par_iter().zip(&rows).zip(&mut self.scratch).zip(q).zip(out);
+            let work = heads.par_iter().zip(rows).zip(&mut self.scratch).zip(q).zip(out);
             work.for_each(|((((head, rows), scratch), q), out)| one(head, *rows, scratch, q, out));
         }
         Ok(())
     }
 
     /// Adds the softmax weights of the last `attend` on a head's audio rows to `sum`, `(n_audio)`.
-    pub fn observe(&self, layer: usize, kv_head: usize, layout: &PromptLayout, sum: &mut [f32]) {
+    /// `stretches` are those of the layout.
+    pub fn observe(&self, layer: usize, kv_head: usize, stretches: &[(Range<usize>, bool)], sum: &mut [f32]) {
         let head = &self.heads[layer * self.shape.n_kv_heads + kv_head];
         let rows = head.rows();
         for weights in self.scratch[kv_head].weights.chunks_exact(rows.max(1)) {
             let (mut row, mut first_ordinal) = (0, 0);
-            for (stretch, is_audio) in layout.stretches() {
+            for (stretch, is_audio) in stretches {
                 let ordinals = first_ordinal..first_ordinal + stretch.len();
-                match (&head.kept, is_audio) {
+                match (&head.kept, *is_audio) {
                     (_, false) => row += stretch.len(),
                     (None, true) => {
                         let weights = &weights[row..row + stretch.len()];
@@ -170,7 +221,7 @@ impl<T: KvElement> Tiers<T> {
                         row += to - from;
                     }
                 }
-                first_ordinal += if is_audio { stretch.len() } else { 0 };
+                first_ordinal += if *is_audio { stretch.len() } else { 0 };
             }
         }
     }
@@ -203,43 +254,52 @@ impl<T: KvElement> Tiers<T> {
                 self.heads[head].arrange();
             }
         }
-        for head in 0..self.heads.len() {
-            self.recall(head, &plan.wanted)?;
+        // Room is given segment by segment over all heads, so that a budget that cannot take them all starves no layer;
+        // copies are made head by head, so that the first layers have theirs first.
+        let mut moves = std::mem::take(&mut self.moves);
+        for segment in &plan.wanted {
+            for head in 0..self.heads.len() {
+                moves.extend(self.recall(head, *segment)?);
+            }
         }
+        moves.sort_by_key(|job| job.head);
+        for job in moves.drain(..) {
+            self.dispatch(job)?;
+        }
+        self.moves = moves;
         Ok(())
     }
 
-    fn recall(&mut self, head: usize, wanted: &[u32]) -> Result<(), StoreError> {
+    /// Makes room for a segment that is not on the device; the move that brings it.
+    fn recall(&mut self, head: usize, number: u32) -> Result<Option<Move<T>>, StoreError> {
         let hd = self.shape.head_dim;
-        let mut changed = false;
-        for &number in wanted {
-            let Some(tidal) = &mut self.heads[head].tidal else { return Ok(()) };
-            changed |= tidal.segments[number as usize].hidden;
+        let Some(tidal) = &mut self.heads[head].tidal else { return Ok(None) };
+        let shown = tidal.segments[number as usize].hidden;
+        if shown {
             tidal.change(number, |segment| segment.hidden = false);
-            let segment = &tidal.segments[number as usize];
-            let rows = segment.host_rows();
-            if rows == 0 {
-                continue;
-            }
-            if !matches!(segment.state, BlockState::Out) {
-                self.counters.hits += 1;
-                continue;
-            }
-            let Ok(page) = self.blocks.take() else {
-                self.counters.denied += 1;
-                continue;
-            };
-            let range = 2 * segment.host_row * hd..2 * (segment.host_row + rows) * hd;
-            self.counters.recalled_segments += 1;
-            self.counters.recalled_bytes += (range.len() * size_of::<T>()) as u64;
-            tidal.change(number, |segment| segment.state = BlockState::Pending);
-            let job = Move { head, segment: number, host: tidal.host.clone(), range, page };
-            self.dispatch(job)?;
         }
-        if changed {
+        let segment = &tidal.segments[number as usize];
+        let rows = segment.host_rows();
+        let mut job = None;
+        if rows > 0 && !matches!(segment.state, BlockState::Out) {
+            self.counters.hits += 1;
+        } else if rows > 0 {
+            match self.blocks.take() {
+                Ok(page) => {
+                    let range = 2 * segment.host_row * hd..2 * (segment.host_row + rows) * hd;
+                    self.counters.recalled_segments += 1;
+                    self.counters.recalled_bytes += (range.len() * size_of::<T>()) as u64;
+                    tidal.change(number, |segment| segment.state = BlockState::Pending);
+                    job = Some(Move { head, segment: number, host: tidal.host.clone(), range, page });
+                }
+                Err(ArenaError::Full { .. }) => self.counters.denied += 1,
+                Err(error) => return Err(error.into()),
+            }
+        }
+        if shown {
             self.heads[head].arrange();
         }
-        Ok(())
+        Ok(job)
     }
 
     fn dispatch(&mut self, mut job: Move<T>) -> Result<(), StoreError> {
@@ -257,7 +317,8 @@ impl<T: KvElement> Tiers<T> {
         }
         let clock = Instant::now();
         job.carry_out();
-        self.install(job);
+        let head = self.install(job);
+        self.heads[head].arrange();
         self.waited += clock.elapsed();
         Ok(())
     }
@@ -269,6 +330,9 @@ impl<T: KvElement> Tiers<T> {
         }
         let clock = Instant::now();
         let mut waited = false;
+        let heads = layer * self.shape.n_kv_heads..(layer + 1) * self.shape.n_kv_heads;
+        self.arrived.clear();
+        self.arrived.resize(heads.len(), false);
         while self.pending[layer] > 0 {
             let Some(mover) = &self.mover else { return Err(StoreError::CopyThread("it is gone".into())) };
             let job = match mover.ready() {
@@ -279,7 +343,15 @@ impl<T: KvElement> Tiers<T> {
                 }
             };
             self.pending[job.head / self.shape.n_kv_heads] -= 1;
-            self.install(job);
+            let head = self.install(job);
+            if heads.contains(&head) {
+                self.arrived[head - heads.start] = true
+            } else {
+                self.heads[head].arrange()
+            }
+        }
+        for (head, _) in heads.zip(&self.arrived).filter(|(_, arrived)| **arrived) {
+            self.heads[head].arrange();
         }
         if waited {
             self.waited += clock.elapsed();
@@ -287,12 +359,12 @@ impl<T: KvElement> Tiers<T> {
         Ok(())
     }
 
-    fn install(&mut self, job: Move<T>) {
-        let head = &mut self.heads[job.head];
-        if let Some(tidal) = &mut head.tidal {
+    /// Puts a block in its place; the head is to be arranged before it is read. Returns the head.
+    fn install(&mut self, job: Move<T>) -> usize {
+        if let Some(tidal) = &mut self.heads[job.head].tidal {
             tidal.change(job.segment, |segment| segment.state = BlockState::In(job.page));
         }
-        head.arrange();
+        job.head
     }
 
     /// Checks what must hold between calls: see [`crate::KvStore::check_integrity`].
@@ -362,13 +434,12 @@ impl<T: KvElement> Tiers<T> {
 
 /// The rows that a head did not keep, in storage type: for each segment its keys, then its values.
 fn host_run<'a, T: KvElement>(
-    layout: &PromptLayout,
+    positions: &[usize],
     kept: &[u32],
     segments: &Segments,
     hd: usize,
     row: impl Fn(usize) -> (&'a [f32], &'a [f32]),
 ) -> Result<Vec<T>, StoreError> {
-    let positions: Vec<usize> = layout.audio().iter().flat_map(Clone::clone).collect();
     let len = 2 * (positions.len() - kept.len()) * hd;
     let mut run: Vec<T> = Vec::new();
     if run.try_reserve_exact(len).is_err() {
@@ -392,15 +463,22 @@ fn host_run<'a, T: KvElement>(
     Ok(run)
 }
 
-/// Each segment with the number of its recording, and the text rows before each recording.
-fn recordings(layout: &PromptLayout, segments: &Segments) -> (Vec<(Range<usize>, usize)>, Vec<usize>) {
-    let (mut text_before, mut ends) = (Vec::new(), Vec::new());
-    let mut audio = 0;
-    for stretch in layout.audio() {
-        text_before.push(stretch.start - audio);
-        audio += stretch.len();
-        ends.push(audio);
+impl HostPlan {
+    /// The position of each audio row, each segment with the number of its recording, and the text rows before each
+    /// recording.
+    fn new(layout: &PromptLayout, segments: &Segments) -> Self {
+        let (mut text_before, mut ends) = (Vec::new(), Vec::new());
+        let mut audio = 0;
+        for stretch in layout.audio() {
+            text_before.push(stretch.start - audio);
+            audio += stretch.len();
+            ends.push(audio);
+        }
+        let recording = |range: &Range<usize>| ends.partition_point(|end| *end <= range.start);
+        Self {
+            positions: layout.audio().iter().flat_map(Clone::clone).collect(),
+            numbered: segments.ranges().iter().map(|r| (r.clone(), recording(r))).collect(),
+            text_before,
+        }
     }
-    let recording = |range: &Range<usize>| ends.partition_point(|end| *end <= range.start);
-    (segments.ranges().iter().map(|r| (r.clone(), recording(r))).collect(), text_before)
 }

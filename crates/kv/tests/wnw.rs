@@ -5,7 +5,7 @@ use std::sync::Arc;
 use half::bf16;
 use proptest::prelude::*;
 use wnw_kv::attention::{StepScratch, attend_pieces};
-use wnw_kv::policies::wnw::{ReleaseReading, Selection, WnwParams};
+use wnw_kv::policies::wnw::{Made, ReleaseReading, Selection, WnwParams};
 use wnw_kv::policies::{Full, Wnw};
 use wnw_kv::{
     Arena, HeadId, HeadSelection, HostPlace, KvDtype, KvShape, KvStore, LayerView, Policy, PromptLayout,
@@ -245,6 +245,7 @@ proptest! {
             roles: roles.clone(), retention: retention.clone(), segment_rows: rows, chunk_segments: 2, top_chunks: top,
             release_after: delta, selection: if global { Selection::Global } else { Selection::PerSegment },
             release: if whole { ReleaseReading::Whole } else { ReleaseReading::Complement }, warm_start: warm,
+            made: Made::default(),
         };
         params.check(6).unwrap();
         let mut policy = Wnw::new(Arc::new(params));
@@ -272,6 +273,11 @@ proptest! {
             prop_assert!(plan.wanted.len() <= top * 2);
             prop_assert_eq!(plan.wanted.is_empty(), segments.is_empty());
             plan.wanted.iter().for_each(|s| last_wanted[*s as usize] = Some(step));
+            // Whatever was wanted δ steps ago, and not since, leaves now.
+            for (segment, last) in last_wanted.iter().enumerate() {
+                let leaves = plan.release.iter().any(|r| r.segment as usize == segment);
+                prop_assert_eq!(leaves && last.is_some(), last.is_some_and(|last| step - last == delta as usize));
+            }
             for released in &plan.release {
                 if let Some(last) = last_wanted[released.segment as usize] {
                     prop_assert_eq!(step - last, delta as usize, "released exactly δ steps after it was last wanted");
@@ -316,6 +322,7 @@ fn chunks_are_chosen_by_mean_attention_and_released_after_delta_steps() {
         selection: Selection::PerSegment,
         release: ReleaseReading::Complement,
         warm_start: false,
+        made: Made::default(),
     };
     let mut policy = Wnw::new(Arc::new(params));
     let store = prompt.fill(&mut policy, &StoreOptions::default()).unwrap();
@@ -338,9 +345,9 @@ fn chunks_are_chosen_by_mean_attention_and_released_after_delta_steps() {
 fn prefill_keeps_what_the_prompt_attends_to() {
     let shape = KvShape { n_layers: 1, n_q_heads: 2, n_kv_heads: 1, head_dim: 2 };
     let layout = layout(1, 8, 0, 0, 1);
-    // Keys point to (1, 0) only at positions 3 and 6, and half-way at 8.
+    // The audio is at positions 1 to 8. Three of its four best rows are in the second segment.
     let mut k = vec![0.0; 20];
-    (k[6], k[12], k[16]) = (4.0, 4.0, 2.0);
+    (k[6], k[12], k[14], k[16]) = (1.5, 4.0, 1.0, 3.0);
     let params = |selection, retention| WnwParams {
         roles: vec![Role::Fixed],
         retention: vec![retention],
@@ -351,11 +358,13 @@ fn prefill_keeps_what_the_prompt_attends_to() {
         selection,
         release: ReleaseReading::Complement,
         warm_start: false,
+        made: Made::default(),
     };
     for (selection, retention, want) in [
         (Selection::PerSegment, 0.25, vec![2, 5]),
         (Selection::PerSegment, 0.5, vec![0, 2, 5, 7]),
-        (Selection::Global, 0.5, vec![0, 2, 5, 7]),
+        (Selection::Global, 0.5, vec![2, 5, 6, 7]),
+        (Selection::Global, 0.25, vec![5, 7]),
         (Selection::PerSegment, 0.24, vec![]),
     ] {
         let mut policy = Wnw::new(Arc::new(params(selection, retention)));
@@ -409,6 +418,9 @@ fn a_full_budget_refuses_rows_and_denies_recalls_without_harm() {
     }
     assert!(matches!(refused, Some(StoreError::Device(_))), "{refused:?}");
     store.check_integrity().unwrap();
+    let report = store.report();
+    assert_eq!(report.swaps.evicted, swaps.recalled_segments, "recalled rows made room for text");
+    assert_eq!(store.resident_rows(0, 0), 2 * 64, "pages fill the budget before text is refused");
     append(&mut other, 0);
     assert!(attend(&mut other, 0, &noise(8, 1)).iter().all(|x| x.is_finite()));
     drop(store);

@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
+use rayon::prelude::*;
 use serde::{Deserialize, Serialize};
 use thiserror::Error;
 
@@ -53,6 +54,17 @@ pub struct WnwParams {
     pub release: ReleaseReading,
     /// Whether the last prompt query's attention selects chunks for the first step. (The paper does not say.)
     pub warm_start: bool,
+    /// What `retention` was made from; it decides nothing by itself.
+    pub made: Made,
+}
+
+/// Where retentions come from: min(s̃ · λ, 1).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Made {
+    /// The r_GPU aimed at.
+    pub target: f64,
+    /// λ.
+    pub lambda: f64,
 }
 
 /// Which parameter is wrong.
@@ -122,6 +134,11 @@ impl WnwParams {
     pub fn static_retention(&self) -> f64 {
         self.retention.iter().sum::<f64>() / self.retention.len().max(1) as f64
     }
+
+    /// Audio rows that a share keeps at prefill: ⌊retention · rows⌋ of each segment.
+    pub fn kept_rows(retention: f64, segments: &Segments) -> usize {
+        segments.ranges().iter().map(|segment| kept_rows(retention, segment.len())).sum()
+    }
 }
 
 /// The WnW method.
@@ -155,12 +172,14 @@ impl Wnw {
     }
 
     fn plan(&mut self, attention: &[f32]) -> SwapPlan {
+        // Chunks overlap: each segment is summed once.
+        let sum = |segment: &std::ops::Range<usize>| {
+            (attention[segment.clone()].iter().map(|w| f64::from(*w)).sum::<f64>(), segment.len())
+        };
+        let sums: Vec<(f64, usize)> = self.segments.ranges().iter().map(sum).collect();
         let score = |chunk: &std::ops::Range<usize>| {
-            let (mut sum, mut rows) = (0f64, 0);
-            for segment in &self.segments.ranges()[chunk.clone()] {
-                sum += attention[segment.clone()].iter().map(|w| f64::from(*w)).sum::<f64>();
-                rows += segment.len();
-            }
+            let add = |a: (f64, usize), b: &(f64, usize)| (a.0 + b.0, a.1 + b.1);
+            let (sum, rows) = sums[chunk.clone()].iter().fold((0.0, 0), add);
             sum / rows as f64
         };
         let mut ranked: Vec<(f64, usize)> =
@@ -204,6 +223,8 @@ impl Policy for Wnw {
             ("anchor_heads", count(Role::Anchor)),
             ("tidal_heads", count(Role::Tidal)),
             ("fixed_heads", count(Role::Fixed)),
+            ("target_r_gpu", format!("{:.4}", p.made.target)),
+            ("lambda", format!("{:.6}", p.made.lambda)),
             ("static_retention", format!("{:.4}", p.static_retention())),
             ("segment_tokens", p.segment_rows.to_string()),
             ("chunk_tokens", (p.segment_rows * p.chunk_segments).to_string()),
@@ -239,29 +260,35 @@ impl Policy for Wnw {
         }
         // The seed is the attention of the position whose logits are the first token.
         let last = view.observed.len().checked_sub(1).filter(|i| view.observed[*i] + 1 == view.layout.len());
-        (0..view.shape.n_kv_heads)
+        let head = |kv_head: usize| view.layer * view.shape.n_kv_heads + kv_head;
+        let params = &self.params;
+        if let Some(last) = last.filter(|_| params.warm_start) {
+            for kv_head in (0..self.n_kv_heads).filter(|h| params.roles[head(*h)] == Role::Anchor) {
+                let seed = &mut self.seed;
+                view.audio_attention(kv_head, last..last + 1, |_, _, weights| {
+                    seed.iter_mut().zip(weights).for_each(|(sum, w)| *sum += w);
+                });
+            }
+        }
+        (0..self.n_kv_heads)
+            .into_par_iter()
             .map(|kv_head| {
-                let head = view.layer * view.shape.n_kv_heads + kv_head;
-                let (role, retention) = (self.params.roles[head], self.params.retention[head]);
-                if role == Role::Anchor && self.params.warm_start && last.is_some() {
-                    let seed = &mut self.seed;
-                    view.audio_attention(kv_head, |observed, _, weights| {
-                        if Some(observed) == last {
-                            seed.iter_mut().zip(weights).for_each(|(sum, w)| *sum += w);
-                        }
-                    });
-                }
+                let (role, retention) = (params.roles[head(kv_head)], params.retention[head(kv_head)]);
                 if role == Role::Anchor || role == Role::Whole || retention >= 1.0 {
                     return HeadSelection::All;
                 }
                 let mut importance = vec![0f32; n_audio];
-                view.audio_attention(kv_head, |_, _, weights| {
+                view.audio_attention(kv_head, 0..view.observed.len(), |_, _, weights| {
                     importance.iter_mut().zip(weights).for_each(|(sum, w)| *sum += w);
                 });
-                let kept = keep(&importance, &self.segments, retention, self.params.selection);
+                let kept = keep(&importance, &self.segments, retention, params.selection);
                 if role == Role::Tidal { HeadSelection::Tiered(kept) } else { HeadSelection::Only(kept) }
             })
             .collect()
+    }
+
+    fn roles(&self) -> Vec<Role> {
+        self.params.roles.clone()
     }
 
     fn watches(&self) -> Vec<HeadId> {
@@ -298,7 +325,7 @@ fn keep(importance: &[f32], segments: &Segments, retention: f64, selection: Sele
             }
         }
         Selection::Global => {
-            let total = segments.ranges().iter().map(|s| count(s.len())).sum();
+            let total = WnwParams::kept_rows(retention, segments);
             top(importance, 0..importance.len(), total, &mut kept);
         }
     }
