@@ -17,6 +17,7 @@ import soundfile as sf
 from data import SR, WORK, World, answer, plain
 
 TASKS = ("en", "fr", "en2fr")
+LONG = 8
 
 
 def timed(world, words, piece, task):
@@ -63,7 +64,7 @@ def main():
     a = argparse.ArgumentParser(description=__doc__)
     a.add_argument("folder", type=Path)
     a.add_argument("--count", type=int, default=20)
-    a.add_argument("--calibration", type=int, help="write only this many English recordings of 40 to 75 seconds, with flat word lists")
+    a.add_argument("--calibration", type=int, help="write only this many English recordings, eight of 2 to 4 minutes and the others of 40 to 75 seconds, with flat word lists")
     a.add_argument("--sample", help="write only one four-minute English recording, under this name")
     a = a.parse_args()
     a.folder.mkdir(parents=True, exist_ok=True)
@@ -74,7 +75,9 @@ def main():
     if a.calibration:
         for i in range(a.calibration):
             name = f"cal-{i:02d}"
-            print(name, round(write(world, words, a.folder, name, "en", 40 + 35 * (i % 10) / 9, f"calibration {i}"), 1), flush=True)
+            # λ is fitted on the first: as long as what is transcribed, since recall weighs less in a long recording
+            seconds = 120 + 15 * i if i < LONG else 40 + 35 * (i % 10) / 9
+            print(name, round(write(world, words, a.folder, name, "en", seconds, f"calibration {i}"), 1), flush=True)
             path = a.folder / f"{name}.words.json"
             prompts = json.loads(path.read_text(encoding="utf-8"))["prompts"]
             path.write_text(json.dumps({"words": [w for p in prompts for w in p["words"]]}, ensure_ascii=False) + "\n", encoding="utf-8")
