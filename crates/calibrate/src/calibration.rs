@@ -4,7 +4,7 @@ use std::ops::ControlFlow;
 use std::sync::Arc;
 
 use wnw_audio::{AudioStream, DecodeOptions, PcmFormat, Source};
-use wnw_engine::{Engine, EngineError, Event, Method, Request, Roles};
+use wnw_engine::{Engine, EngineError, Event, Method, Phase, Request, Roles};
 use wnw_kv::profile::{Calibration, Fit, PROFILE_VERSION, Profile, WnwOptions, normalised};
 use wnw_model::Voxtral;
 
@@ -35,15 +35,15 @@ pub fn profile(model: &Voxtral, scores: HeadScores, n_anchor: usize, calibration
 }
 
 /// λ for `target` such that runs over `recordings` (16 kHz mono) have that r_GPU, recall counted, mean over their decode
-/// steps. `request` says everything but the method. `progress` hears after each recording how many were run; when it
-/// breaks, [`CalibrateError::Cancelled`].
+/// steps. `request` says everything but the method. `progress` hears how many recordings were run, the current one in
+/// part; when it breaks, [`CalibrateError::Cancelled`].
 pub fn fit(
     engine: &Engine,
     profile: &Profile,
     target: f64,
-    recordings: &[Vec<f32>],
+    recordings: &[&[f32]],
     request: &Request,
-    progress: &mut dyn FnMut() -> ControlFlow<()>,
+    progress: &mut dyn FnMut(f64) -> ControlFlow<()>,
 ) -> Result<Fit, CalibrateError> {
     // Earlier fits say nothing here.
     let profile = &Profile { lambda: Vec::new(), ..profile.clone() };
@@ -61,6 +61,7 @@ pub fn fit(
         n_voice: Some(n_voice),
         ..options.clone()
     };
+    let mut runs = 0.0;
     let fitted = fit_lambda(target, TOLERANCE, guess.max(1e-9), MAX_RUNS, |lambda| {
         let (mut sum, mut steps) = (0.0, 0);
         for samples in recordings {
@@ -70,15 +71,17 @@ pub fn fit(
                 fixed_r_gpu: true,
             };
             let request = Request { method, ..request.clone() };
-            let mut hear = |_: Event| ControlFlow::Continue(());
-            let transcript = engine.transcribe(stream(samples)?, &request, &mut hear)?;
+            let mut hear = |event: Event| match event {
+                Event::Progress(p) if p.phase == Phase::Decode => progress(runs + p.fraction),
+                _ => progress(runs),
+            };
+            let transcript = engine.transcribe(stream(samples)?, &request, &mut hear);
+            let transcript = transcript.map_err(CalibrateError::of_run)?;
+            runs += 1.0;
             sum += transcript.statistics.kv.r_gpu * transcript.statistics.new_tokens as f64;
             steps += transcript.statistics.new_tokens;
-            if progress().is_break() {
-                return Err(CalibrateError::Cancelled);
-            }
         }
-        Ok(if steps == 0 { 1.0 } else { sum / steps as f64 })
+        Ok::<_, CalibrateError>(if steps == 0 { 1.0 } else { sum / steps as f64 })
     })?;
     let params = profile.params(&with(fitted.lambda)).map_err(|e| CalibrateError::Profile(e.to_string()))?;
     Ok(Fit {

@@ -8,6 +8,7 @@ use std::fs::{File, OpenOptions, TryLockError};
 use std::io::{Read, Seek, SeekFrom, Write};
 use std::path::{Path, PathBuf};
 
+use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use thiserror::Error;
 
@@ -84,15 +85,31 @@ struct Header {
     run: Run,
 }
 
-/// An open journal.
+/// The name of a sample in a journal: the recording's name with a hash of its samples and of whatever else its scores
+/// depend on, so that a recording or a reference that was changed between two runs is measured again.
+pub fn sample_id(name: &str, samples: &[f32], rest: &str) -> String {
+    // FNV-1a, 64 bits (Fowler, Noll and Vo): against mistakes, not against malice.
+    let fold = |hash: u64, byte: u8| (hash ^ u64::from(byte)).wrapping_mul(0x0000_0100_0000_01B3);
+    let bytes = samples.iter().flat_map(|x| x.to_le_bytes()).chain(rest.bytes());
+    format!("{name} {:016x}", bytes.fold(0xCBF2_9CE4_8422_2325, fold))
+}
+
+/// An open journal of entries, by default the scores of samples.
 #[derive(Debug)]
-pub struct Journal {
+pub struct Journal<E = SampleScores> {
     path: PathBuf,
     file: File,
-    samples: Vec<SampleScores>,
+    entries: Vec<E>,
 }
 
 impl Journal {
+    /// The scores of the sample of this name, if it is done.
+    pub fn find(&self, id: &str) -> Option<&SampleScores> {
+        self.entries.iter().find(|s| s.id == id)
+    }
+}
+
+impl<E: Serialize + DeserializeOwned> Journal<E> {
     /// Opens the journal of `run` at `path`, or begins one.
     pub fn open(path: &Path, run: &Run) -> Result<Self, JournalError> {
         let io = |source| JournalError::Io { path: path.to_owned(), source };
@@ -110,7 +127,7 @@ impl Journal {
         let malformed =
             |line: usize, reason: String| JournalError::Malformed { path: path.to_owned(), line, reason };
         let header = Header { format: FORMAT.into(), version: VERSION, run: run.clone() };
-        let mut samples: Vec<SampleScores> = Vec::new();
+        let mut entries: Vec<E> = Vec::new();
         if whole == 0
             && !serde_json::to_string(&header)
                 .map_err(|e| malformed(1, e.to_string()))?
@@ -134,37 +151,32 @@ impl Journal {
                     });
                 }
             } else {
-                let sample = serde_json::from_slice(line).map_err(|e| malformed(i + 1, e.to_string()))?;
-                samples.push(sample);
+                let entry = serde_json::from_slice(line).map_err(|e| malformed(i + 1, e.to_string()))?;
+                entries.push(entry);
             }
         }
         file.set_len(whole as u64).and_then(|()| file.seek(SeekFrom::End(0))).map_err(io)?;
-        let mut journal = Self { path: path.to_owned(), file, samples };
+        let mut journal = Self { path: path.to_owned(), file, entries };
         if whole == 0 {
             journal.write_line(&header)?;
         }
         Ok(journal)
     }
 
-    /// The samples done, in the order they were.
-    pub fn samples(&self) -> &[SampleScores] {
-        &self.samples
+    /// What is done, in the order it was.
+    pub fn entries(&self) -> &[E] {
+        &self.entries
     }
 
-    /// Whether the sample of this name is done.
-    pub fn contains(&self, id: &str) -> bool {
-        self.samples.iter().any(|s| s.id == id)
-    }
-
-    /// Writes a sample down. It is kept as the file says it, so that a resumed run has the same bits.
-    pub fn append(&mut self, sample: &SampleScores) -> Result<(), JournalError> {
-        let line = self.write_line(sample)?;
+    /// Writes an entry down. It is kept as the file says it, so that a resumed run has the same bits.
+    pub fn append(&mut self, entry: &E) -> Result<(), JournalError> {
+        let line = self.write_line(entry)?;
         let malformed = |e: serde_json::Error| JournalError::Malformed {
             path: self.path.clone(),
             line: 0,
             reason: e.to_string(),
         };
-        self.samples.push(serde_json::from_str(&line).map_err(malformed)?);
+        self.entries.push(serde_json::from_str(&line).map_err(malformed)?);
         Ok(())
     }
 
@@ -200,23 +212,23 @@ mod tests {
     fn a_run_goes_on_after_any_cut() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("samples.jsonl");
-        let mut journal = Journal::open(&path, &run()).unwrap();
+        let mut journal = Journal::<SampleScores>::open(&path, &run()).unwrap();
         for id in ["a", "b"] {
             journal.append(&sample(id)).unwrap();
         }
-        let kept = journal.samples().to_vec();
-        assert!(journal.contains("b") && !journal.contains("c"));
-        assert!(matches!(Journal::open(&path, &run()), Err(JournalError::Locked(_))));
+        let kept = journal.entries().to_vec();
+        assert!(journal.find("b").is_some() && journal.find("c").is_none());
+        assert!(matches!(Journal::<SampleScores>::open(&path, &run()), Err(JournalError::Locked(_))));
         drop(journal);
         let bytes = std::fs::read(&path).unwrap();
         let ends: Vec<usize> = (0..bytes.len()).filter(|i| bytes[*i] == b'\n').collect();
         for cut in 0..=bytes.len() {
             std::fs::write(&path, &bytes[..cut]).unwrap();
-            let mut journal = Journal::open(&path, &run()).unwrap();
+            let mut journal = Journal::<SampleScores>::open(&path, &run()).unwrap();
             let whole = ends[1..].iter().filter(|e| **e < cut).count();
-            assert_eq!(journal.samples(), &kept[..whole], "cut at {cut}");
+            assert_eq!(journal.entries(), &kept[..whole], "cut at {cut}");
             for id in ["a", "b"] {
-                if !journal.contains(id) {
+                if journal.find(id).is_none() {
                     journal.append(&sample(id)).unwrap();
                 }
             }
@@ -226,25 +238,35 @@ mod tests {
     }
 
     #[test]
+    fn a_changed_recording_or_reference_is_another_sample() {
+        let id = sample_id("a.wav", &[0.1, 0.2], "one two");
+        assert_eq!(id, sample_id("a.wav", &[0.1, 0.2], "one two"));
+        assert!(id.starts_with("a.wav "));
+        for other in [("b.wav", 0.2, "one two"), ("a.wav", 0.3, "one two"), ("a.wav", 0.2, "one too")] {
+            assert_ne!(id, sample_id(other.0, &[0.1, other.1], other.2));
+        }
+    }
+
+    #[test]
     fn other_runs_and_other_files_are_left_alone() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("samples.jsonl");
-        drop(Journal::open(&path, &run()).unwrap());
+        drop(Journal::<SampleScores>::open(&path, &run()).unwrap());
         let other = Run { options: "K 8".into(), ..run() };
-        let message = Journal::open(&path, &other).unwrap_err().to_string();
+        let message = Journal::<SampleScores>::open(&path, &other).unwrap_err().to_string();
         assert!(message.contains("K 4") && message.contains("K 8"), "{message}");
         for (text, line) in [("notes", 1), ("notes\n", 1), ("{\"format\":\"x\",\"version\":1}\n", 1)] {
             std::fs::write(&path, text).unwrap();
-            let error = Journal::open(&path, &run()).unwrap_err();
+            let error = Journal::<SampleScores>::open(&path, &run()).unwrap_err();
             assert!(matches!(error, JournalError::Malformed { line: l, .. } if l == line), "{error}");
             assert_eq!(std::fs::read_to_string(&path).unwrap(), text);
         }
         std::fs::remove_file(&path).unwrap();
-        drop(Journal::open(&path, &run()).unwrap());
+        drop(Journal::<SampleScores>::open(&path, &run()).unwrap());
         let mut text = std::fs::read_to_string(&path).unwrap();
         text.push_str("{\"id\":\n");
         std::fs::write(&path, text).unwrap();
-        let error = Journal::open(&path, &run()).unwrap_err();
+        let error = Journal::<SampleScores>::open(&path, &run()).unwrap_err();
         assert!(matches!(error, JournalError::Malformed { line: 2, .. }), "{error}");
     }
 }

@@ -7,7 +7,8 @@
 //!
 //! Both scores are read from one sequence, the prompt with its reference answer behind it ([`forced`]), whose tokens are
 //! tied to times by [`mapping`]; [`sample`] does this for one recording, [`journal`] keeps what came of it, [`scores`] takes
-//! the mean. [`calibration`] makes the profile, and [`lambda`] fits λ to what runs measure.
+//! the mean. Without references and alignments, [`self_label`] takes the model's own transcripts for answers and reads
+//! the times off the heads that [`monotone`] finds. [`calibration`] makes the profile, and [`lambda`] fits λ to what runs measure.
 
 pub mod alignment;
 pub mod calibration;
@@ -16,8 +17,10 @@ pub mod forced;
 pub mod journal;
 pub mod lambda;
 pub mod mapping;
+pub mod monotone;
 pub mod sample;
 pub mod scores;
+pub mod self_label;
 pub mod sensitivity;
 pub mod voice;
 

@@ -1,8 +1,8 @@
 //! One calibration recording: its answer with times, and the scores that come of it.
 
-use std::ops::ControlFlow;
+use std::ops::{ControlFlow, Range};
 
-use wnw_kv::{KvDtype, KvStore, StoreOptions};
+use wnw_kv::{KvDtype, KvStore, Policy, StoreOptions};
 use wnw_model::prompt::Task;
 use wnw_model::tekken::Tekken;
 use wnw_model::{ModelError, ModelFiles, Voxtral};
@@ -11,6 +11,7 @@ use crate::alignment::AlignedWord;
 use crate::forced::ForcedAnswer;
 use crate::journal::SampleScores;
 use crate::mapping::{TokenTime, token_times};
+use crate::sensitivity::Sensitivity;
 use crate::voice::{VOXTRAL_TOP_K, VoiceProbe, audio_span};
 use crate::{CalibrateError, sensitivity};
 
@@ -85,40 +86,13 @@ pub fn measure(
         let (times, tokens) = (sample.times.len(), sample.answer.len());
         return Err(CalibrateError::Input(format!("{times} times for {tokens} answer tokens")));
     }
-    let decoder = model.decoder();
-    let prompt = model.prompt(sample.task, sample.samples.len())?;
-    let forced = ForcedAnswer::new(&prompt, &sample.answer, model.eos())?;
-    let (positions, max) = (forced.sequence.ids.len(), model.config().decoder.max_positions);
-    if positions > max {
-        return Err(ModelError::TooLong { positions, max }.into());
-    }
-
-    let share = |done: usize, all: usize| done as f64 / all.max(1) as f64;
-    let encoded =
-        model.embed_audio(sample.samples, &mut |done, all| progress(SamplePhase::Encode, share(done, all)));
-    let x = decoder.embed_prompt(&forced.sequence, &encoded.map_err(cancelled)?)?;
-
-    let (rate, n_audio) = (model.audio_tokens_per_second(), prompt.layout.n_audio());
-    let counted = forced.queries().zip(&sample.times).filter_map(|(position, time)| {
-        let time = time.as_ref().filter(|t| t.is_confident(options.min_confidence))?;
-        Some((position, audio_span(time, rate, n_audio)?))
-    });
+    let lesson = Lesson::new(model, sample.task, sample.samples, &sample.answer, progress)?;
+    let spans = lesson.spans(model, &sample.times, options.min_confidence);
+    let counted = lesson.forced.queries().zip(spans).filter_map(|(position, span)| Some((position, span?)));
     let counted: Vec<_> = counted.collect();
-    let mut probe = VoiceProbe::new(decoder.kv_shape(), options.top_k, &counted);
-    let layout = forced.sequence.layout.clone();
-    // The probe keeps no audio, and the type of the little text that stays has no effect on what it sees.
-    let store_options = StoreOptions { dtype: KvDtype::Bf16, ..StoreOptions::default() };
-    let mut store = KvStore::new(decoder.kv_shape(), layout, &store_options);
-    let prefilled = decoder.prefill(x.clone(), 1, &mut store, &mut probe, &mut |p| {
-        progress(SamplePhase::Listen, share(p.done, p.total))
-    });
-    prefilled.map_err(cancelled)?;
-    drop(store);
-
-    let config = &files.config.decoder;
-    let gradients = sensitivity::measure(config, &files.checkpoint, &forced, x, &mut |done, all| {
-        progress(SamplePhase::Differentiate, share(done, all))
-    })?;
+    let mut probe = VoiceProbe::new(model.decoder().kv_shape(), options.top_k, &counted);
+    lesson.listen(model, &mut probe, progress)?;
+    let gradients = lesson.differentiate(files, progress)?;
     Ok(SampleScores {
         id: sample.id.to_owned(),
         answer_tokens: sample.answer.len() as u64,
@@ -127,6 +101,85 @@ pub fn measure(
         sensitivity: gradients.per_head(),
         loss: gradients.loss,
     })
+}
+
+/// A recording's prompt and answer as the decoder takes them, for teacher-forced passes.
+pub(crate) struct Lesson {
+    /// The sequence.
+    pub forced: ForcedAnswer,
+    /// Its embeddings, `(len, hidden_size)`, audio in place.
+    x: Vec<f32>,
+}
+
+type Listen<'a> = &'a mut dyn FnMut(SamplePhase, f64) -> ControlFlow<()>;
+
+impl Lesson {
+    /// Encodes the recording.
+    pub fn new(
+        model: &Voxtral,
+        task: &Task,
+        samples: &[f32],
+        answer: &[u32],
+        progress: Listen<'_>,
+    ) -> Result<Self, CalibrateError> {
+        let forced = ForcedAnswer::new(&model.prompt(task, samples.len())?, answer, model.eos())?;
+        let (positions, max) = (forced.sequence.ids.len(), model.config().decoder.max_positions);
+        if positions > max {
+            return Err(ModelError::TooLong { positions, max }.into());
+        }
+        let encoded =
+            model.embed_audio(samples, &mut |done, all| progress(SamplePhase::Encode, share(done, all)));
+        let x = model.decoder().embed_prompt(&forced.sequence, &encoded.map_err(cancelled)?)?;
+        Ok(Self { forced, x })
+    }
+
+    /// The audio ordinals in which each answer token is said, `(times)`; none where its time is unknown, not confident,
+    /// or after the audio's end.
+    pub fn spans(
+        &self,
+        model: &Voxtral,
+        times: &[Option<TokenTime>],
+        min_confidence: f32,
+    ) -> Vec<Option<Range<usize>>> {
+        let (rate, n_audio) = (model.audio_tokens_per_second(), self.forced.sequence.layout.n_audio());
+        let confident = |time: &TokenTime| time.is_confident(min_confidence);
+        let span =
+            |time: &Option<TokenTime>| audio_span(time.as_ref().filter(|t| confident(t))?, rate, n_audio);
+        times.iter().map(span).collect()
+    }
+
+    /// One pass through the layers, which `probe` watches; it should keep no audio.
+    pub fn listen(
+        &self,
+        model: &Voxtral,
+        probe: &mut dyn Policy,
+        progress: Listen<'_>,
+    ) -> Result<(), CalibrateError> {
+        let decoder = model.decoder();
+        // The type of the little text that stays has no effect on what a probe sees.
+        let options = StoreOptions { dtype: KvDtype::Bf16, ..StoreOptions::default() };
+        let mut store = KvStore::new(decoder.kv_shape(), self.forced.sequence.layout.clone(), &options);
+        let prefilled = decoder.prefill(self.x.clone(), 1, &mut store, probe, &mut |p| {
+            progress(SamplePhase::Listen, share(p.done, p.total))
+        });
+        prefilled.map(|_| ()).map_err(cancelled)
+    }
+
+    /// The gradient norms of the answer's loss.
+    pub fn differentiate(
+        self,
+        files: &ModelFiles,
+        progress: Listen<'_>,
+    ) -> Result<Sensitivity, CalibrateError> {
+        let config = &files.config.decoder;
+        sensitivity::measure(config, &files.checkpoint, &self.forced, self.x, &mut |done, all| {
+            progress(SamplePhase::Differentiate, share(done, all))
+        })
+    }
+}
+
+fn share(done: usize, all: usize) -> f64 {
+    done as f64 / all.max(1) as f64
 }
 
 /// One name for a stop that the caller asked for.

@@ -20,7 +20,8 @@ pub struct HeadScores {
 }
 
 impl HeadScores {
-    /// The mean over samples, which were measured with K = `top_k`.
+    /// The mean over samples, which were measured with K = `top_k`. [`CalibrateError::NoTimes`] if not one token counted
+    /// for the voice score: all of them would be 0, and no head better than another.
     pub fn mean(samples: &[SampleScores], shape: KvShape, top_k: usize) -> Result<Self, CalibrateError> {
         let mut count = VoiceCount::new(shape, top_k);
         let mut sensitivity = vec![0.0; shape.n_layers * shape.n_kv_heads];
@@ -34,6 +35,9 @@ impl HeadScores {
             for (sum, s) in sensitivity.iter_mut().zip(&sample.sensitivity) {
                 *sum += s / samples.len() as f64;
             }
+        }
+        if count.tokens == 0 {
+            return Err(CalibrateError::NoTimes);
         }
         Ok(Self {
             voice: count.per_kv_head(shape.group()),
@@ -65,6 +69,7 @@ mod tests {
         assert_eq!(scores.voice_of_queries, [0.25, 0.75, 0.125, 0.125]);
         assert_eq!((&scores.sensitivity[..], scores.tokens), (&[1.5, 0.25][..], 4));
         assert!(HeadScores::mean(&samples, KvShape { n_layers: 2, ..shape }, 4).is_err());
-        assert_eq!(HeadScores::mean(&[], shape, 4).unwrap().voice, [0.0, 0.0]);
+        let timeless = HeadScores::mean(&[sample(0, [0; 4], [1.0, 1.0])], shape, 4);
+        assert!(matches!(timeless, Err(CalibrateError::NoTimes)));
     }
 }

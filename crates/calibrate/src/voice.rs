@@ -29,30 +29,32 @@ pub fn audio_span(time: &TokenTime, tokens_per_second: f64, n_audio: usize) -> O
     (start < n_audio).then(|| start..end.max(start + 1).min(n_audio))
 }
 
-/// Adds to `hits` `(n_q_heads)` how many of each query head's `top_k` most attended audio positions lie in the span of
-/// the query, over all observed queries of a layer. `spans` has one span of audio ordinals per observed query.
+/// Stands for a position in [`top_positions`] when fewer than K audio positions are before the query.
+const NOTHING: u32 = u32::MAX;
+
+/// The audio ordinals that each query head attends to most, best first: `(observed, n_q_heads, top_k)`.
 ///
-/// Only audio before the query is seen; of equal scores the lower position wins.
+/// Only audio before the query is seen; of equal scores the lower position wins. Where there are fewer than `top_k`, the
+/// rest is `u32::MAX`.
 ///
 /// # Panics
 /// When a slice's length is not what the shape says.
-pub fn count_hits(view: &LayerView<'_>, spans: &[Range<usize>], top_k: usize, hits: &mut [u64]) {
+pub fn top_positions(view: &LayerView<'_>, top_k: usize) -> Vec<u32> {
     let KvShape { n_q_heads, n_kv_heads, head_dim, .. } = view.shape;
     let (len, group) = (view.layout.len(), view.shape.group());
     assert_eq!(view.q.len(), view.observed.len() * n_q_heads * head_dim, "observed queries");
     assert_eq!(view.k.len(), n_kv_heads * len * head_dim, "keys");
-    assert_eq!(spans.len(), view.observed.len(), "a span per observed query");
-    assert_eq!(hits.len(), n_q_heads, "a count per query head");
     let n_audio = view.layout.n_audio();
-    let counted: Vec<Vec<u64>> = view
-        .observed
-        .par_iter()
+    let mut all = vec![NOTHING; view.observed.len() * n_q_heads * top_k];
+    if top_k == 0 {
+        return all;
+    }
+    all.par_chunks_mut(n_q_heads * top_k)
+        .zip(view.observed)
         .zip(view.q.par_chunks(n_q_heads * head_dim))
-        .zip(spans)
-        .map_init(
+        .for_each_init(
             || (vec![0.0; group * n_audio], Vec::with_capacity(top_k + 1)),
-            |(scores, top), ((&position, q), span)| {
-                let mut counts = vec![0; n_q_heads];
+            |(scores, top), ((found, &position), q)| {
                 for (head, q) in q.chunks_exact(group * head_dim).enumerate() {
                     let k = &view.k[head * len * head_dim..(head + 1) * len * head_dim];
                     let mut seen = 0;
@@ -65,17 +67,37 @@ pub fn count_hits(view: &LayerView<'_>, spans: &[Range<usize>], top_k: usize, hi
                         score_rows(q, k, head_dim, 1.0, scores, n_audio, seen);
                         seen += rows.len();
                     }
-                    for (j, count) in counts[head * group..(head + 1) * group].iter_mut().enumerate() {
-                        top_ordinals(&scores[j * n_audio..][..seen], top_k, top);
-                        *count = top.iter().filter(|o| span.contains(&(**o as usize))).count() as u64;
+                    let found = found[head * group * top_k..].chunks_exact_mut(top_k);
+                    for (found, scores) in found.zip(scores.chunks_exact(n_audio.max(1)).take(group)) {
+                        top_ordinals(&scores[..seen], top_k, top);
+                        found[..top.len()].copy_from_slice(top);
                     }
                 }
-                counts
             },
-        )
-        .collect();
-    for counts in counted {
-        hits.iter_mut().zip(counts).for_each(|(sum, c)| *sum += c);
+        );
+    all
+}
+
+/// Adds to `hits` `(n_q_heads)` how many of each query head's `top` positions, `(observed, n_q_heads, top_k)` as
+/// [`top_positions`] finds them, lie in the span of their query; a query without one does not count. `spans` has one
+/// entry of audio ordinals per observed query.
+///
+/// # Panics
+/// When the slices do not fit each other.
+pub fn add_hits(top: &[u32], spans: &[Option<Range<usize>>], hits: &mut [u64]) {
+    if spans.is_empty() || hits.is_empty() {
+        return;
+    }
+    assert_eq!(top.len() % (spans.len() * hits.len()), 0, "positions per query and head");
+    let top_k = top.len() / (spans.len() * hits.len());
+    if top_k == 0 {
+        return;
+    }
+    for (top, span) in top.chunks_exact(hits.len() * top_k).zip(spans) {
+        let Some(span) = span else { continue };
+        for (count, top) in hits.iter_mut().zip(top.chunks_exact(top_k)) {
+            *count += top.iter().filter(|o| span.contains(&(**o as usize))).count() as u64;
+        }
     }
 }
 
@@ -141,13 +163,13 @@ pub struct VoiceProbe {
     /// What was counted so far; [`VoiceCount::tokens`] is complete from the start.
     pub count: VoiceCount,
     positions: Vec<usize>,
-    spans: Vec<Range<usize>>,
+    spans: Vec<Option<Range<usize>>>,
 }
 
 impl VoiceProbe {
     /// Watches `queries`: positions, ascending, with the span of audio ordinals that the token they predict is said in.
     pub fn new(shape: KvShape, top_k: usize, queries: &[(usize, Range<usize>)]) -> Self {
-        let (positions, spans): (Vec<_>, Vec<_>) = queries.iter().cloned().unzip();
+        let (positions, spans): (Vec<_>, Vec<_>) = queries.iter().cloned().map(|(p, s)| (p, Some(s))).unzip();
         let count = VoiceCount { tokens: positions.len() as u64, ..VoiceCount::new(shape, top_k) };
         Self { count, positions, spans }
     }
@@ -165,7 +187,7 @@ impl Policy for VoiceProbe {
     fn after_prefill(&mut self, view: &LayerView<'_>) -> Vec<HeadSelection> {
         let n = view.shape.n_q_heads;
         let hits = &mut self.count.hits[view.layer * n..(view.layer + 1) * n];
-        count_hits(view, &self.spans, self.count.top_k, hits);
+        add_hits(&top_positions(view, self.count.top_k), &self.spans, hits);
         vec![HeadSelection::Only(Vec::new()); view.shape.n_kv_heads]
     }
 }
@@ -238,8 +260,13 @@ mod tests {
         assert_eq!(probe.count.hits, [0, 0, 0, 0, 2, 1, 2, 2]);
         let mut count = probe.count;
         // From position 4 the last audio position is not seen yet: the second head takes ordinals 2 and 1.
-        count_hits(&view(0, &[4]), &[1..2], 2, &mut count.hits[..4]);
+        let top = top_positions(&view(0, &[4]), 2);
+        add_hits(&top, &[Some(1..2)], &mut count.hits[..4]);
         assert_eq!(count.hits[..4], [1, 1, 1, 0]);
+        add_hits(&top, &[None], &mut count.hits[..4]);
+        assert_eq!(count.hits[..4], [1, 1, 1, 0], "a token without a time");
+        // Position 1 sees one audio position, and has room for two.
+        assert_eq!(top_positions(&view(0, &[1]), 2), [0, NOTHING].repeat(4));
         assert_eq!(count.tokens, 1);
         assert_eq!(count.per_kv_head(2), [0.5, 0.25, 0.75, 1.0]);
         assert_eq!(count.per_query_head()[4..], [1.0, 0.5, 1.0, 1.0]);

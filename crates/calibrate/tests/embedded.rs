@@ -1,55 +1,16 @@
 //! Calibration of the embedded model on its sample recording.
 
-use std::ops::ControlFlow;
-use std::path::{Path, PathBuf};
+mod common;
 
-use wnw_audio::{AudioStream, DecodeOptions, Source};
+use std::ops::ControlFlow;
+
+use common::{GUIDED, files, shipped};
 use wnw_calibrate::CalibrateError;
-use wnw_calibrate::alignment::AlignedWord;
 use wnw_calibrate::sample::{self, Sample, SampleOptions, SamplePhase};
 use wnw_calibrate::scores::HeadScores;
 use wnw_kv::profile::ranking;
+use wnw_model::LoadOptions;
 use wnw_model::prompt::Task;
-use wnw_model::{EmbeddedModel, LoadOptions, ModelFiles};
-
-fn files() -> ModelFiles {
-    let files = EmbeddedModel {
-        name: "tiny",
-        config: wnw_tiny::CONFIG,
-        tekken: wnw_tiny::TEKKEN,
-        weights: wnw_tiny::WEIGHTS,
-    };
-    ModelFiles::embedded(&files).unwrap()
-}
-
-fn shipped_file(name: &str) -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("../../samples").join(name)
-}
-
-/// The shipped recording cut after the last prompt that ends before `seconds`: samples, reference, words.
-fn shipped(seconds: f64) -> (Vec<f32>, String, Vec<AlignedWord>) {
-    let audio =
-        AudioStream::open(Source::Path(shipped_file("prompts-en.flac")), &DecodeOptions::default()).unwrap();
-    let mut samples = audio.read_all().unwrap().samples;
-    let json: serde_json::Value =
-        serde_json::from_slice(&std::fs::read(shipped_file("prompts-en.words.json")).unwrap()).unwrap();
-    let prompts: Vec<_> =
-        json["prompts"].as_array().unwrap().iter().filter(|p| p["end"].as_f64().unwrap() < seconds).collect();
-    let end = prompts.last().unwrap()["end"].as_f64().unwrap() + 0.2;
-    samples.truncate((end * 16_000.0) as usize);
-    let text: Vec<&str> = prompts.iter().map(|p| p["text"].as_str().unwrap()).collect();
-    let words = prompts.iter().flat_map(|p| p["words"].as_array().unwrap());
-    let words = words.map(|w| AlignedWord {
-        text: w["word"].as_str().unwrap().into(),
-        start: w["start"].as_f64(),
-        end: w["end"].as_f64(),
-        confidence: None,
-    });
-    (samples, text.join(" "), words.collect())
-}
-
-/// The four KV heads whose attention was guided to the audio in training, layer · 4 + head; see the model's card.
-const GUIDED: [usize; 4] = [8, 16, 17, 24];
 
 /// The model knows this recording by heart, so its loss is small; every token of the reference has a word; and the heads
 /// that were guided to the audio look where the word is said.

@@ -52,8 +52,9 @@ pub enum Command {
 const CALIBRATE_EXAMPLES: &str = "\
 Examples:
   wnw calibrate --recursive --language en --fit-lambda 0.8,0.6,0.4,0.2,0.1 -o tiny.json calibration/
+  wnw calibrate --self --model ./Voxtral-Mini-3B-2507 talks/*.flac
 
-A recording that cannot be used ends the command. What is done is kept beside the profile; run the command again to go on.";
+A file that cannot be read ends the command; with --self, a recording whose transcript does not end is left out. What is done is kept beside the profile; run the command again to go on.";
 
 const TRANSCRIBE_EXAMPLES: &str = "\
 Examples:

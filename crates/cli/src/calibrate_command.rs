@@ -8,9 +8,10 @@ use wnw_audio::{AudioStream, DecodeOptions};
 use wnw_calibrate::CalibrateError;
 use wnw_calibrate::alignment::{self, AlignedWord, Choice};
 use wnw_calibrate::calibration;
-use wnw_calibrate::journal::{Journal, Run};
+use wnw_calibrate::journal::{Journal, Run, SampleScores, sample_id};
 use wnw_calibrate::sample::{Sample, SampleOptions, SamplePhase, measure};
 use wnw_calibrate::scores::HeadScores;
+use wnw_calibrate::self_label::{self, Recording, SelfLabel, Step};
 use wnw_engine::{Engine, EngineError, Request};
 use wnw_kv::profile::{Calibration, Profile};
 use wnw_model::prompt::Task;
@@ -18,7 +19,7 @@ use wnw_model::{LoadOptions, ModelFiles, WeightDtype};
 
 use crate::error::CliError;
 use crate::inputs::{Input, expand};
-use crate::outputs::{print, write_whole};
+use crate::outputs::{prepare_directory, print, write_whole};
 use crate::progress::Bar;
 use crate::{models, signals};
 
@@ -52,9 +53,9 @@ pub struct CalibrateArgs {
     /// K of the voice score: audio positions that a word is about.
     #[arg(long, value_name = "K", default_value_t = 4)]
     pub top_positions: usize,
-    /// Least alignment confidence of a word that counts.
-    #[arg(long, value_name = "P", default_value_t = 0.85)]
-    pub min_confidence: f32,
+    /// Least confidence of a word time that counts: the aligner's, by default 0.85; with --self the share of attention that lies near the word, by default 0.3.
+    #[arg(long, value_name = "P")]
+    pub min_confidence: Option<f32>,
     /// Anchor heads.
     #[arg(long, value_name = "N", default_value_t = 5)]
     pub n_anchor: usize,
@@ -65,7 +66,7 @@ pub struct CalibrateArgs {
     #[arg(long, value_name = "N", default_value_t = 8)]
     pub fit_recordings: usize,
     /// Name of the TextGrid tier that holds words.
-    #[arg(long, value_name = "NAME", default_value = "words")]
+    #[arg(long, value_name = "NAME", default_value = "words", conflicts_with = "self_labelled")]
     pub tier: String,
     /// No progress; only warnings and errors on standard error.
     #[arg(short, long)]
@@ -82,35 +83,32 @@ struct Item {
 /// Runs the command.
 pub fn run(args: &CalibrateArgs) -> Result<(), CliError> {
     let task = check(args)?;
-    let options = SampleOptions { top_k: args.top_positions, min_confidence: args.min_confidence };
+    let defaults = SampleOptions::default();
+    let least = if args.self_labelled { self_label::MIN_CONFIDENCE } else { defaults.min_confidence };
+    let options =
+        SampleOptions { top_k: args.top_positions, min_confidence: args.min_confidence.unwrap_or(least) };
     let bar = Bar::new(args.quiet);
     let files = models::open("--model", &args.model, args.quiet)?;
+    let heads = files.config.decoder.n_layers * files.config.decoder.n_kv_heads;
+    if args.n_anchor > heads {
+        let message = format!("--n-anchor {}: {} has {heads} KV heads", args.n_anchor, args.model);
+        return Err(CliError::Usage(message));
+    }
+    // Before the weights: a missing reference should not take minutes to find.
+    let mut items = read_all(args, files.max_audio_seconds(), &bar)?;
     // Scores are those of the checkpoint itself, not of its 8-bit rounding.
     let load = |files: ModelFiles, dtype| {
+        bar.restart();
         files.load(&LoadOptions { dtype: Some(dtype) }, |done, total| bar.loading(done, total))
     };
     let engine = Engine::new(load(models::open("--model", &args.model, args.quiet)?, WeightDtype::F32)?);
-    let limit = engine.model().max_audio_seconds();
-    let items = read_all(args, limit, &bar)?;
+    bar.restart();
+    let scoring = Scoring { args, engine: &engine, files: &files, task: &task, options, bar: &bar };
+    let scores =
+        if args.self_labelled { scoring.self_labelled(&mut items)? } else { scoring.labelled(&items)? };
+    bar.clear();
     let seconds =
         items.iter().map(|i| i.samples.len() as f64).sum::<f64>() / f64::from(wnw_audio::SAMPLE_RATE);
-
-    let scores = if args.self_labelled {
-        unreachable!()
-    } else {
-        let mut scorer = Scorer::new(args, &engine, &files, &options, "labelled", items.len())?;
-        for item in &items {
-            if scorer.has(&item.name) {
-                continue;
-            }
-            let Some((reference, words)) = &item.label else { continue };
-            let tokenizer = engine.model().tokenizer();
-            let sample = Sample::labelled(&item.name, &item.samples, &task, tokenizer, reference, words)?;
-            scorer.add(&sample, &bar)?;
-        }
-        scorer.mean()?
-    };
-    bar.clear();
     let about = Calibration {
         source: source(args),
         label_free: args.self_labelled,
@@ -118,7 +116,7 @@ pub fn run(args: &CalibrateArgs) -> Result<(), CliError> {
         seconds,
         tokens: scores.tokens as usize,
         top_positions: args.top_positions,
-        min_confidence: f64::from(args.min_confidence),
+        min_confidence: f64::from(options.min_confidence),
     };
     let mut profile = calibration::profile(engine.model(), scores, args.n_anchor, about);
     profile.check(engine.model().fingerprint(), profile.shape).map_err(|e| CliError::Usage(e.to_string()))?;
@@ -126,6 +124,7 @@ pub fn run(args: &CalibrateArgs) -> Result<(), CliError> {
     if !args.fit_lambda.is_empty() {
         // λ is for runs as they will be.
         let engine = Engine::new(load(files, WeightDtype::Q8_0)?);
+        bar.restart();
         fit_all(args, &engine, &mut profile, &items, &task, &bar)?;
     }
     bar.clear();
@@ -138,8 +137,8 @@ fn check(args: &CalibrateArgs) -> Result<Task, CliError> {
     if args.top_positions == 0 || args.n_anchor == 0 {
         return usage("--top-positions and --n-anchor must be at least 1".into());
     }
-    if !(0.0..=1.0).contains(&args.min_confidence) {
-        return usage(format!("--min-confidence {}: must be between 0 and 1", args.min_confidence));
+    if let Some(bad) = args.min_confidence.filter(|p| !(0.0..=1.0).contains(p)) {
+        return usage(format!("--min-confidence {bad}: must be between 0 and 1"));
     }
     if let Some(bad) = args.fit_lambda.iter().find(|t| !(**t > 0.0 && **t < 1.0)) {
         return usage(format!("--fit-lambda {bad}: targets must be above 0 and below 1"));
@@ -163,9 +162,14 @@ fn read_all(args: &CalibrateArgs, limit: f64, bar: &Bar) -> Result<Vec<Item>, Cl
         let most = (limit * f64::from(wnw_audio::SAMPLE_RATE)) as usize;
         if audio.samples.len() > most {
             return Err(CliError::Usage(format!(
-                "{}: longer than the {limit} s that {} takes in one pass; cut it, with its alignment",
-                input.name, args.model
+                "{}: longer than the {limit} s that {} takes in one pass; cut it{}",
+                input.name,
+                args.model,
+                if args.self_labelled { "" } else { ", with its alignment" }
             )));
+        }
+        if items.iter().any(|i: &Item| i.name == input.name) {
+            return Err(CliError::Usage(format!("'{}' is given twice", input.name)));
         }
         let label = if args.self_labelled { None } else { Some(label(args, input)?) };
         items.push(Item { name: input.name.clone(), samples: audio.samples, label });
@@ -196,68 +200,101 @@ fn label(args: &CalibrateArgs, input: &Input) -> Result<(String, Vec<AlignedWord
     Ok((reference, words))
 }
 
-/// Scores recordings one by one, keeping what is done.
-struct Scorer<'a> {
+/// What heads are scored with.
+struct Scoring<'a> {
+    args: &'a CalibrateArgs,
     engine: &'a Engine,
     files: &'a ModelFiles,
-    options: &'a SampleOptions,
-    journal: Journal,
-    total: usize,
+    task: &'a Task,
+    options: SampleOptions,
+    bar: &'a Bar,
 }
 
-impl<'a> Scorer<'a> {
-    fn new(
-        args: &CalibrateArgs,
-        engine: &'a Engine,
-        files: &'a ModelFiles,
-        options: &'a SampleOptions,
-        kind: &str,
-        total: usize,
-    ) -> Result<Self, CliError> {
-        let path = args.journal.clone().unwrap_or_else(|| {
-            let mut name = args.output.as_os_str().to_owned();
-            name.push(".journal.jsonl");
-            name.into()
-        });
-        let run = Run {
-            model: engine.model().fingerprint().to_owned(),
-            options: format!(
-                "{kind}, K {}, confidence {}, language {}",
-                options.top_k,
-                options.min_confidence,
-                args.language.as_deref().unwrap_or("auto")
-            ),
-        };
-        let path = if kind == "labelled" { path } else { with_suffix(&path, kind) };
-        let journal = Journal::open(&path, &run).map_err(CalibrateError::from)?;
-        Ok(Self { engine, files, options, journal, total })
+impl Scoring<'_> {
+    /// Where results of single recordings are kept, and the run that they are of. `options` is what they depend on.
+    fn journal(&self, suffix: &str, options: &str) -> Result<(PathBuf, Run), CliError> {
+        let path = self.args.journal.clone().unwrap_or_else(|| with_suffix(&self.args.output, suffix));
+        let parent = path.parent().filter(|p| !p.as_os_str().is_empty()).unwrap_or(Path::new("."));
+        prepare_directory(parent)?;
+        let language = self.args.language.as_deref().unwrap_or("auto").to_lowercase();
+        let model = self.engine.model().fingerprint().to_owned();
+        Ok((path, Run { model, options: format!("{options}, language {language}") }))
     }
 
-    fn has(&self, name: &str) -> bool {
-        self.journal.contains(name)
+    /// Scores with references and word alignments.
+    fn labelled(&self, items: &[Item]) -> Result<HeadScores, CliError> {
+        let SampleOptions { top_k, min_confidence } = self.options;
+        let options = format!("labelled, K {top_k}, confidence {min_confidence}");
+        let (path, run) = self.journal("journal.jsonl", &options)?;
+        let mut journal = Journal::<SampleScores>::open(&path, &run).map_err(CalibrateError::from)?;
+        let tokenizer = self.engine.model().tokenizer();
+        let mut scores = Vec::with_capacity(items.len());
+        for (done, item) in items.iter().enumerate() {
+            let Some((reference, words)) = &item.label else { continue };
+            let id = sample_id(&item.name, &item.samples, &format!("{reference}\n{words:?}"));
+            if journal.find(&id).is_none() {
+                let sample = Sample::labelled(&id, &item.samples, self.task, tokenizer, reference, words);
+                let measured = sample.and_then(|sample| self.measure(&sample, done, items.len()));
+                let measured = measured.map_err(|e| e.about(&item.name))?;
+                journal.append(&measured).map_err(CalibrateError::from)?;
+            }
+            // Of what the journal holds, this set alone.
+            scores.extend(journal.find(&id).cloned());
+        }
+        Ok(HeadScores::mean(&scores, self.engine.model().decoder().kv_shape(), top_k)?)
     }
 
-    fn add(&mut self, sample: &Sample<'_>, bar: &Bar) -> Result<(), CliError> {
-        let before = self.journal.samples().len();
-        let measured = signals::while_listening(|| {
-            measure(self.engine.model(), self.files, sample, self.options, &mut |phase, share| {
+    fn measure(&self, sample: &Sample<'_>, done: usize, all: usize) -> Result<SampleScores, CalibrateError> {
+        signals::while_listening(|| {
+            measure(self.engine.model(), self.files, sample, &self.options, &mut |phase, share| {
                 // Most of the time goes into the gradients.
                 let part = match phase {
                     SamplePhase::Encode => 0.05 * share,
                     SamplePhase::Listen => 0.05 + 0.1 * share,
                     SamplePhase::Differentiate => 0.15 + 0.85 * share,
                 };
-                bar.work("scoring heads", (before as f64 + part) / self.total as f64);
+                self.bar.work("scoring heads", (done as f64 + part) / all as f64);
+                go_on()
+            })
+        })
+    }
+
+    /// Scores with the model's own transcripts and times; takes the recordings out that cannot be used.
+    fn self_labelled(&self, items: &mut Vec<Item>) -> Result<HeadScores, CliError> {
+        let (path, run) = self.journal("self.journal.jsonl", "self")?;
+        let mut journal = Journal::<self_label::Entry>::open(&path, &run).map_err(CalibrateError::from)?;
+        let labeller = SelfLabel {
+            engine: self.engine,
+            files: self.files,
+            task: self.task,
+            options: self.options,
+            n_anchor: self.args.n_anchor,
+        };
+        let recordings: Vec<Recording<'_>> =
+            items.iter().map(|i| Recording { name: &i.name, samples: &i.samples }).collect();
+        let found = signals::while_listening(|| {
+            labeller.run(&recordings, &mut journal, &mut |step, share| {
+                let what = match step {
+                    Step::Hear => "transcribing and scoring heads",
+                    Step::Time { .. } => "timing words",
+                };
+                self.bar.work(what, share);
                 go_on()
             })
         })?;
-        self.journal.append(&measured).map_err(CalibrateError::from)?;
-        Ok(())
-    }
-
-    fn mean(&self) -> Result<HeadScores, CliError> {
-        let shape = self.engine.model().decoder().kv_shape();
-        Ok(HeadScores::mean(self.journal.samples(), shape, self.options.top_k)?)
+        let named = items.len();
+        let mut left_out = found.left_out.into_iter();
+        items.retain(|item| match left_out.next().flatten() {
+            Some(reason) => {
+                self.bar.line(&format!("wnw: warning: {}: left out: {reason}", item.name));
+                false
+            }
+            None => true,
+        });
+        if items.len() < named {
+            self.bar.line(&format!("wnw: warning: calibrated on {} of {named} recordings", items.len()));
+        }
+        Ok(found.scores)
     }
 }
 
@@ -281,17 +318,15 @@ fn fit_all(
     task: &Task,
     bar: &Bar,
 ) -> Result<(), CliError> {
-    let recordings: Vec<Vec<f32>> =
-        items.iter().take(args.fit_recordings).map(|i| i.samples.clone()).collect();
+    let recordings: Vec<&[f32]> =
+        items.iter().take(args.fit_recordings).map(|i| i.samples.as_slice()).collect();
     let request = Request { task: task.clone(), ..Request::default() };
     for target in &args.fit_lambda {
-        let mut runs = 0;
         let what = format!("fitting λ for r_GPU {target}");
         let fit = signals::while_listening(|| {
-            calibration::fit(engine, profile, *target, &recordings, &request, &mut || {
-                runs += 1;
+            calibration::fit(engine, profile, *target, &recordings, &request, &mut |runs| {
                 // How many rounds it takes is not known: a handful.
-                bar.work(&what, (runs as f64 / (5 * recordings.len()) as f64).min(0.99));
+                bar.work(&what, (runs / (5 * recordings.len()) as f64).min(0.99));
                 go_on()
             })
         })?;

@@ -43,10 +43,37 @@ impl AttentionTrace {
     /// the anchor (layer, query head) pairs, in the step whose logits predicted the token. Values that are not
     /// positive finite numbers count as no attention.
     pub fn push(&mut self, a: &[f32]) {
+        let mass = self.keep(a.iter().enumerate().map(|(position, &weight)| (weight, position as u32)));
+        self.close(mass);
+    }
+
+    /// The sum of several traces of the same tokens, such as those of single heads: positions that one of them kept, and
+    /// the masses of all. As long as the longest; an unknown token counts as no attention.
+    pub fn sum(traces: &[&Self]) -> Self {
+        let mut sum = Self::new();
+        let mut entries: Vec<(u32, f32)> = Vec::new();
+        for token in 0..traces.iter().map(|t| t.len()).max().unwrap_or(0) {
+            entries.clear();
+            for trace in traces {
+                let (positions, weights) = trace.entry(token);
+                entries.extend(positions.iter().copied().zip(weights.iter().copied()));
+            }
+            // Stable, so that the weights of a position are added in the order of the traces.
+            entries.sort_by_key(|e| e.0);
+            let same = entries.chunk_by(|a, b| a.0 == b.0);
+            sum.keep(same.map(|same| (same.iter().map(|e| e.1).sum(), same[0].0)));
+            sum.close(traces.iter().map(|t| f64::from(t.mass(token))).sum());
+        }
+        sum
+    }
+
+    /// Takes the strongest of a token's weights, given with their positions in ascending order, and returns the sum of
+    /// all that are positive and finite.
+    fn keep(&mut self, weights: impl Iterator<Item = (f32, u32)>) -> f64 {
         let mut mass = 0f64;
         let mut threshold = 0f32;
         self.strongest.clear();
-        for (position, &weight) in a.iter().enumerate() {
+        for (weight, position) in weights {
             if !(weight > 0.0 && weight.is_finite()) {
                 continue;
             }
@@ -54,7 +81,7 @@ impl AttentionTrace {
             if weight <= threshold {
                 continue;
             }
-            self.strongest.push((weight, position as u32));
+            self.strongest.push((weight, position));
             // Thinned out once per MAX_KEPT newcomers, so that the cost per position stays constant.
             if self.strongest.len() == 2 * MAX_KEPT {
                 threshold = keep_strongest(&mut self.strongest);
@@ -68,6 +95,11 @@ impl AttentionTrace {
         self.strongest.sort_unstable_by_key(|s| s.1);
         self.positions.extend(self.strongest.iter().map(|s| s.1));
         self.weights.extend(self.strongest.iter().map(|s| s.0));
+        mass
+    }
+
+    /// Ends a token's entry.
+    fn close(&mut self, mass: f64) {
         self.offsets.push(self.positions.len());
         self.masses.push(mass.min(f64::from(f32::MAX)) as f32);
     }
@@ -144,6 +176,24 @@ mod tests {
         trace.push(&[f32::NAN, f32::INFINITY, -1.0, 0.0]);
         assert_eq!(trace.last_centre(), None);
         assert_eq!((trace.len(), trace.mass(0), trace.mass(1), trace.mass(9)), (3, 4.5, 0.0, 0.0));
+    }
+
+    #[test]
+    fn a_sum_has_every_position_and_all_mass() {
+        let (mut a, mut b) = (AttentionTrace::new(), AttentionTrace::new());
+        a.push(&[0.5, 0.0, 0.25]);
+        a.push_unknown();
+        b.push(&[0.0, 0.125, 0.25]);
+        b.push(&[0.0, 1.0, 0.0]);
+        b.push(&vec![0.01; 100]);
+        let sum = AttentionTrace::sum(&[&a, &b]);
+        assert_eq!((sum.len(), sum.mass(0), sum.mass(1)), (3, 1.125, 1.0));
+        assert_eq!(sum.entry(0), (&[0, 1, 2][..], &[0.5, 0.125, 0.5][..]));
+        assert_eq!(sum.entry(1), (&[1][..], &[1.0][..]));
+        // What a trace did not keep is lost as a place, not as mass.
+        assert_eq!(sum.entry(2).0.len(), MAX_KEPT);
+        assert!((sum.mass(2) - 1.0).abs() < 1e-5);
+        assert!(AttentionTrace::sum(&[]).is_empty());
     }
 
     proptest! {
