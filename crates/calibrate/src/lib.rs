@@ -8,6 +8,8 @@
 //! Both scores are read from one sequence, the prompt with its reference answer behind it ([`forced`]), whose tokens are
 //! tied to times by [`mapping`]; [`sample`] does this for one recording, [`journal`] keeps what came of it, [`scores`] takes
 //! the mean. [`calibration`] makes the profile, and [`lambda`] fits λ to what runs measure.
+//!
+//! [`mismatch`] uses the same forced pass to compare what a prefill's attention says with that of the whole answer.
 
 pub mod alignment;
 pub mod calibration;
@@ -16,6 +18,7 @@ pub mod forced;
 pub mod journal;
 pub mod lambda;
 pub mod mapping;
+pub mod mismatch;
 pub mod sample;
 pub mod scores;
 pub mod sensitivity;

@@ -20,7 +20,7 @@ use crate::error::CliError;
 use crate::inputs::{Input, expand};
 use crate::outputs::{print, write_whole};
 use crate::progress::Bar;
-use crate::{models, signals};
+use crate::{charts, head_map, models, signals};
 
 /// `wnw calibrate`.
 #[derive(Debug, Args)]
@@ -82,6 +82,7 @@ struct Item {
 /// Runs the command.
 pub fn run(args: &CalibrateArgs) -> Result<(), CliError> {
     let task = check(args)?;
+    charts::check("--map", &args.map)?;
     let options = SampleOptions { top_k: args.top_positions, min_confidence: args.min_confidence };
     let bar = Bar::new(args.quiet);
     let files = models::open("--model", &args.model, args.quiet)?;
@@ -130,7 +131,9 @@ pub fn run(args: &CalibrateArgs) -> Result<(), CliError> {
     }
     bar.clear();
     write_whole(&args.output, &format!("{}\n", serde_json::to_string_pretty(&profile)?))?;
-    summary(args, &profile)
+    let maps = head_map::draw(&profile, &args.map, &args.output)?;
+    summary(args, &profile)?;
+    print(&format!("  head map: {}\n", charts::names(&maps)))
 }
 
 fn check(args: &CalibrateArgs) -> Result<Task, CliError> {
