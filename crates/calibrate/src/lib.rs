@@ -9,6 +9,8 @@
 //! tied to times by [`mapping`]; [`sample`] does this for one recording, [`journal`] keeps what came of it, [`scores`] takes
 //! the mean. Without references and alignments, [`self_label`] takes the model's own transcripts for answers and reads
 //! the times off the heads that [`monotone`] finds. [`calibration`] makes the profile, and [`lambda`] fits λ to what runs measure.
+//!
+//! [`mismatch`] uses the same forced pass to compare what a prefill's attention says with that of the whole answer.
 
 pub mod alignment;
 pub mod calibration;
@@ -17,6 +19,7 @@ pub mod forced;
 pub mod journal;
 pub mod lambda;
 pub mod mapping;
+pub mod mismatch;
 pub mod monotone;
 pub mod sample;
 pub mod scores;

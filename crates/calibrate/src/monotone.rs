@@ -183,7 +183,7 @@ pub(crate) fn head_trace(view: &LayerView<'_>, kv_head: usize) -> AttentionTrace
     let mut trace = AttentionTrace::new();
     let mut sum = vec![0f32; view.layout.n_audio()];
     let last = (kv_head + 1) * view.shape.group() - 1;
-    view.audio_attention(kv_head, |_, q_head, weights| {
+    view.audio_attention(kv_head, 0..view.observed.len(), |_, q_head, weights| {
         sum.iter_mut().zip(weights).for_each(|(s, w)| *s += w);
         if q_head == last {
             trace.push(&sum);
@@ -327,7 +327,7 @@ mod tests {
                 within(&excess.tokens[token], reach).find(|x| x.1 == at).map(|x| x.0)
             };
             for direction in [Direction::Forward, Direction::Backward] {
-                let mut fits = |places: &[Option<u32>]| {
+                let fits = |places: &[Option<u32>]| {
                     let chosen: Vec<u32> = places.iter().flatten().copied().collect();
                     match direction {
                         Direction::Forward => chosen.is_sorted(),

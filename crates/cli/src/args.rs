@@ -8,6 +8,7 @@ use wnw_audio::PcmFormat;
 use wnw_kv::KvDtype;
 use wnw_model::WeightDtype;
 
+use crate::analyze_command::AnalyzeArgs;
 use crate::calibrate_command::CalibrateArgs;
 use crate::kv_args::KvArgs;
 use crate::size::parse_size;
@@ -33,6 +34,8 @@ pub enum Command {
     /// Find out which heads of a model follow the audio: the profile that `--kv wnw` and times need.
     #[command(after_help = CALIBRATE_EXAMPLES)]
     Calibrate(Box<CalibrateArgs>),
+    /// Look into a run: where the model listens, which heads, and what a prefill cannot know.
+    Analyze(AnalyzeArgs),
     /// Look into a model checkpoint.
     #[command(after_help = "Example: wnw model info ./Voxtral-Mini-3B-2507")]
     Model(ModelArgs),
@@ -240,7 +243,7 @@ pub struct PlanArgs {
 }
 
 /// Seconds, or a time with units as humantime reads it.
-fn parse_duration(text: &str) -> Result<Duration, String> {
+pub fn parse_duration(text: &str) -> Result<Duration, String> {
     let duration = match text.parse::<f64>() {
         Ok(seconds) => Duration::try_from_secs_f64(seconds).map_err(|e| e.to_string())?,
         Err(_) => humantime::parse_duration(text).map_err(|e| format!("{e}; write 90s, 45m or 1h30m"))?,
@@ -263,7 +266,8 @@ fn parse_temperature(text: &str) -> Result<f64, String> {
     parse_number(text, |x| (0.0..=5.0).contains(&x), "between 0 and 5")
 }
 
-fn parse_share(text: &str) -> Result<f64, String> {
+/// A share above 0, at most 1.
+pub fn parse_share(text: &str) -> Result<f64, String> {
     parse_number(text, |x| x > 0.0 && x <= 1.0, "above 0 and at most 1")
 }
 

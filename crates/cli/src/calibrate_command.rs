@@ -21,7 +21,7 @@ use crate::error::CliError;
 use crate::inputs::{Input, expand};
 use crate::outputs::{prepare_directory, print, write_whole};
 use crate::progress::Bar;
-use crate::{models, signals};
+use crate::{charts, head_map, models, signals};
 
 /// `wnw calibrate`.
 #[derive(Debug, Args)]
@@ -83,6 +83,7 @@ struct Item {
 /// Runs the command.
 pub fn run(args: &CalibrateArgs) -> Result<(), CliError> {
     let task = check(args)?;
+    charts::check("--map", &args.map)?;
     let defaults = SampleOptions::default();
     let least = if args.self_labelled { self_label::MIN_CONFIDENCE } else { defaults.min_confidence };
     let options =
@@ -129,7 +130,9 @@ pub fn run(args: &CalibrateArgs) -> Result<(), CliError> {
     }
     bar.clear();
     write_whole(&args.output, &format!("{}\n", serde_json::to_string_pretty(&profile)?))?;
-    summary(args, &profile)
+    let maps = head_map::draw(&profile, &args.map, &args.output)?;
+    summary(args, &profile)?;
+    print(&format!("  head map: {}\n", charts::names(&maps)))
 }
 
 fn check(args: &CalibrateArgs) -> Result<Task, CliError> {

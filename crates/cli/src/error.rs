@@ -48,6 +48,9 @@ pub enum CliError {
         /// The file.
         path: PathBuf,
     },
+    /// Drawing a chart.
+    #[error(transparent)]
+    Plot(#[from] wnw_plot::PlotError),
     /// Standard output.
     #[error("standard output: {0}")]
     Stdout(io::Error),

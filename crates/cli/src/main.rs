@@ -2,12 +2,16 @@
 //!
 //! This crate alone prints, exits, and reads the environment.
 
+mod analyze_command;
 mod args;
 mod calibrate_command;
+mod charts;
 mod error;
+mod head_map;
 mod inputs;
 mod kv_args;
 mod kv_report;
+mod mismatch;
 mod model_command;
 mod models;
 mod outputs;
@@ -17,6 +21,7 @@ mod signals;
 mod size;
 mod subtitles;
 mod system;
+mod tide;
 mod transcribe;
 
 use std::process::ExitCode;
@@ -33,6 +38,7 @@ fn main() -> ExitCode {
     let result = match &cli.command {
         Command::Transcribe(args) => transcribe::run(args),
         Command::Calibrate(args) => calibrate_command::run(args).map(|()| ExitCode::SUCCESS),
+        Command::Analyze(args) => analyze_command::run(args).map(|()| ExitCode::SUCCESS),
         Command::Model(args) => model_command::run(args).map(|()| ExitCode::SUCCESS),
         Command::Plan(args) => plan_command::run(args),
         Command::Completions { shell } => {

@@ -30,6 +30,11 @@ pub struct JsonFailure<'a> {
 
 /// Writes `contents` to `path`: to a temporary file beside it first, which is then renamed.
 pub fn write_whole(path: &Path, contents: &str) -> Result<(), CliError> {
+    write_bytes(path, contents.as_bytes())
+}
+
+/// [`write_whole`] for what is no text.
+pub fn write_bytes(path: &Path, contents: &[u8]) -> Result<(), CliError> {
     let write = || -> io::Result<()> {
         let parent = path.parent().filter(|p| !p.as_os_str().is_empty()).unwrap_or(Path::new("."));
         std::fs::create_dir_all(parent)?;
@@ -38,7 +43,7 @@ pub fn write_whole(path: &Path, contents: &str) -> Result<(), CliError> {
         #[cfg(unix)]
         builder.permissions(std::os::unix::fs::PermissionsExt::from_mode(0o666));
         let mut file = builder.prefix(".wnw-").suffix(".tmp").tempfile_in(parent)?;
-        file.write_all(contents.as_bytes())?;
+        file.write_all(contents)?;
         file.as_file().sync_all()?;
         file.persist(path).map_err(|e| e.error)?;
         Ok(())

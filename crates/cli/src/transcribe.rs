@@ -186,9 +186,8 @@ fn request(args: &TranscribeArgs) -> Result<Request, CliError> {
         window_seconds: args.window.map(|w| w.as_secs_f64()),
         guard: (!args.no_repetition_guard).then(GuardConfig::default),
         sampling,
-        watch: Vec::new(),
         times: times(args).then(TimeOptions::default),
-        record_steps: false,
+        ..Request::default()
     })
 }
 

@@ -10,7 +10,7 @@ use wnw_model::prompt::Task;
 use wnw_model::tekken::TextDecoder;
 use wnw_model::{ModelError, Voxtral};
 
-use crate::event::{Event, Phase, Progress, StepRecord};
+use crate::event::{Event, Phase, Progress, StepRecord, Watch};
 use crate::guard::{GuardConfig, Repetition, RepetitionGuard, RunAway};
 use crate::kv_statistics::KvSums;
 use crate::listening::Listening;
@@ -83,6 +83,10 @@ pub struct Request {
     pub times: Option<TimeOptions>,
     /// Whether to tell of every step: [`Event::Step`].
     pub record_steps: bool,
+    /// The KV head whose residency the records show; without one, the first that recalls rows.
+    pub record_head: Option<HeadId>,
+    /// Transcribe this window alone, from 0; what lies before it is read and passed over, what follows is not read.
+    pub only_window: Option<usize>,
 }
 
 impl Default for Request {
@@ -99,6 +103,8 @@ impl Default for Request {
             watch: Vec::new(),
             times: None,
             record_steps: false,
+            record_head: None,
+            only_window: None,
         }
     }
 }
@@ -142,6 +148,17 @@ impl Engine {
                 "a window of {window_seconds} s is too short; use at least 1 s"
             )));
         }
+        let shape = self.model.decoder().kv_shape();
+        if let Some(HeadId { layer, kv_head }) = request.record_head
+            && (layer >= shape.n_layers || kv_head >= shape.n_kv_heads)
+        {
+            return Err(EngineError::Request(format!(
+                "there is no KV head {layer}.{kv_head}: {} has layers 0 to {} with KV heads 0 to {}",
+                self.model.name(),
+                shape.n_layers - 1,
+                shape.n_kv_heads - 1
+            )));
+        }
         let started = Instant::now();
         let mut run = Run::new(&self.model, request);
         emit(sink, Event::Started { duration: audio.info().duration })?;
@@ -162,6 +179,12 @@ impl Engine {
             windower.push(&block);
             while let Some(window) = windower.next_full() {
                 run.window(&window, sink)?;
+                if run.is_past_wanted() {
+                    break;
+                }
+            }
+            if run.is_past_wanted() {
+                break;
             }
             emit(sink, Event::Progress(run.progress(Phase::Read, 0.0, 0)))?;
         }
@@ -170,10 +193,16 @@ impl Engine {
             run.warn(sink, Warning { kind: "audio", message: warning.to_string(), start: None, end: None })?;
         }
         let rest = windower.finish();
-        if !rest.is_empty() {
+        if !rest.is_empty() && !run.is_past_wanted() {
             run.window(&rest, sink)?;
         }
         run.report_silence(sink)?;
+        if let (Some(wanted), false) = (request.only_window, run.is_past_wanted()) {
+            return Err(EngineError::Request(format!(
+                "there is no window {wanted}: the recording has {}, counted from 0",
+                run.segments.len()
+            )));
+        }
         run.note_retention(sink)?;
         let transcript = run.finish(started.elapsed().as_secs_f64());
         emit(sink, Event::Finished(Box::new(transcript.clone())))?;
@@ -253,12 +282,20 @@ impl<'a> Run<'a> {
         }
     }
 
+    /// Whether only one window was asked for, and it is done.
+    fn is_past_wanted(&self) -> bool {
+        self.request.only_window.is_some_and(|wanted| self.segments.len() > wanted)
+    }
+
     fn window(&mut self, samples: &[f32], sink: Sink<'_>) -> Result<(), EngineError> {
         self.window_samples = samples.len();
         let (start, end) =
             (self.samples_done as f64 / RATE, (self.samples_done + samples.len()) as f64 / RATE);
         let peak = samples.iter().fold(0f32, |peak, x| peak.max(x.abs()));
-        let text = if peak < SILENCE_PEAK {
+        let passed_over = self.request.only_window.is_some_and(|wanted| self.segments.len() != wanted);
+        let text = if passed_over {
+            String::new()
+        } else if peak < SILENCE_PEAK {
             self.silence = Some((self.silence.map_or(start, |(first, _)| first), end));
             String::new()
         } else {
@@ -338,7 +375,9 @@ impl<'a> Run<'a> {
         // Where heads of a profile listen means something; where others do, nothing that a run should end for.
         let guarded = request.guard.is_some() && !request.watch.is_empty();
         let mut listening = (!watched.is_empty()).then(|| Listening::new(second, guarded));
+        let n_watched = watched.len();
         store.watch(watched).map_err(ModelError::from)?;
+        let watch = Watch::new(&store, n_watched, request.record_head);
         store.swap(&policy.before_decode()).map_err(ModelError::from)?;
         self.kv.begin(&store, policy.roles());
         let mut sampler = Sampler::new(request.sampling);
@@ -385,16 +424,8 @@ impl<'a> Run<'a> {
             self.kv.step(&store);
             let plan = policy.after_step(store.attention());
             if request.record_steps {
-                let report = store.report();
-                let record = StepRecord {
-                    window: self.segments.len(),
-                    attention: store.attention().to_vec(),
-                    segments: store.segments().ranges().to_vec(),
-                    wanted: plan.wanted.clone(),
-                    recalled: store.recalled_segments(),
-                    device_bytes: report.device_bytes,
-                    r_gpu: report.r_gpu,
-                };
+                let full = WindowKv { answer: tokens.len(), ..window }.full_bytes();
+                let record = StepRecord::new(self.segments.len(), &store, &plan, &watch, full);
                 emit(sink, Event::Step(Box::new(record)))?;
             }
             store.swap(&plan).map_err(ModelError::from)?;

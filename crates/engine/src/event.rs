@@ -1,5 +1,7 @@
 //! What the engine tells its caller while it works.
 
+use wnw_kv::{HeadId, KvStore, SwapPlan};
+
 use crate::transcript::{Transcript, Warning};
 
 /// Something that happened. The caller's answer, `ControlFlow::Break`, cancels within one step.
@@ -67,14 +69,69 @@ pub struct StepRecord {
     pub window: usize,
     /// Attention to each audio row, summed over the watched heads' query heads, `(n_audio)`.
     pub attention: Vec<f32>,
+    /// Query heads in that sum.
+    pub watched: usize,
     /// Ordinals of each segment.
     pub segments: Vec<std::ops::Range<usize>>,
     /// Segments that the method wanted after this step, ascending.
     pub wanted: Vec<u32>,
     /// Segments recalled in some head while this step attended, ascending.
     pub recalled: Vec<u32>,
+    /// The head that [`crate::Request::record_head`] names, or else the first that recalls rows; none if none does.
+    pub head: Option<HeadId>,
+    /// Audio rows of each segment that this head had on the device while this step attended, `(n_segments)`.
+    pub resident: Vec<u32>,
     /// Bytes allocated on the device.
     pub device_bytes: u64,
+    /// Bytes that a full cache would have allocated.
+    pub full_bytes: u64,
     /// Share of audio rows on the device.
     pub r_gpu: f64,
+}
+
+impl StepRecord {
+    /// What a step left in the store; call before its swap plan is carried out.
+    pub(crate) fn new(
+        window: usize,
+        store: &KvStore,
+        plan: &SwapPlan,
+        watch: &Watch,
+        full_bytes: u64,
+    ) -> Self {
+        let report = store.report();
+        Self {
+            window,
+            attention: store.attention().to_vec(),
+            watched: watch.query_heads,
+            segments: store.segments().ranges().to_vec(),
+            wanted: plan.wanted.clone(),
+            recalled: store.recalled_segments(),
+            head: watch.head,
+            resident: watch.head.and_then(|head| store.segment_rows(head)).unwrap_or_default(),
+            device_bytes: report.device_bytes,
+            full_bytes,
+            r_gpu: report.r_gpu,
+        }
+    }
+}
+
+/// What the records of a window's steps have in common.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Watch {
+    /// Query heads whose attention is summed.
+    pub query_heads: usize,
+    /// The head whose residency is recorded.
+    pub head: Option<HeadId>,
+}
+
+impl Watch {
+    /// `asked` is the head that the caller named.
+    pub fn new(store: &KvStore, watched: usize, asked: Option<HeadId>) -> Self {
+        let n_kv_heads = store.shape().n_kv_heads;
+        let first = || {
+            let tidal = store.roles().iter().position(|role| *role == wnw_kv::Role::Tidal)?;
+            Some(HeadId { layer: tidal / n_kv_heads, kv_head: tidal % n_kv_heads })
+        };
+        Self { query_heads: watched * store.shape().group(), head: asked.or_else(first) }
+    }
 }

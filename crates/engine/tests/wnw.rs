@@ -9,7 +9,7 @@ use wnw_engine::{
     EngineError, Event, FinishReason, KvOptions, Method, MethodError, Request, Roles, Sampling, Transcript,
 };
 use wnw_kv::profile::WnwOptions;
-use wnw_kv::{HostPlace, KvDtype, Role, SwapMode};
+use wnw_kv::{HeadId, HostPlace, KvDtype, Role, SwapMode};
 
 const RATE: usize = wnw_audio::SAMPLE_RATE as usize;
 /// KV bytes of one position of the embedded model in bf16: 8 layers, 4 KV heads, 32 elements, keys and values.
@@ -167,7 +167,64 @@ fn the_steps_are_told_for_charts() {
         let mass: f32 = step.attention.iter().sum();
         assert!(mass > 0.0 && mass <= 3.0 * 2.0 + 1e-3, "3 anchors of 2 query heads each: {mass}");
         assert!((1..=6).contains(&step.wanted.len()));
+        assert_eq!(step.watched, 6);
+        assert!(step.device_bytes < step.full_bytes);
+        // The first head that recalls: what was recalled is whole in it, and no segment has more rows than it is long.
+        assert!(step.head.is_some());
+        let rows = step.segments.iter().zip(&step.resident);
+        assert!(rows.clone().all(|(segment, rows)| *rows as usize <= segment.len()));
+        for segment in &step.recalled {
+            assert_eq!(step.resident[*segment as usize] as usize, step.segments[*segment as usize].len());
+        }
     }
     let wanted_before = steps.windows(2).all(|w| w[0].wanted.iter().all(|s| w[1].recalled.contains(s)));
     assert!(wanted_before, "what a step wants is there in the next one");
+}
+
+#[test]
+fn a_full_cache_is_its_own_reference() {
+    let mut steps = Vec::new();
+    let head = HeadId { layer: 1, kv_head: 2 };
+    let request = Request {
+        record_steps: true,
+        record_head: Some(head),
+        watch: vec![head],
+        max_new_tokens: Some(70),
+        ..english()
+    };
+    let (samples, _) = shipped();
+    let mut hear = |event| {
+        if let Event::Step(step) = event {
+            steps.push(step);
+        }
+        ControlFlow::Continue(())
+    };
+    engine().transcribe(stream(&samples[..20 * RATE]), &request, &mut hear).unwrap();
+    assert!(steps.len() > 40);
+    for step in &steps {
+        assert_eq!(step.device_bytes, step.full_bytes);
+        assert_eq!((step.head, step.watched, step.r_gpu), (Some(head), 2, 1.0));
+        assert!(step.wanted.is_empty() && step.recalled.is_empty());
+        assert_eq!(step.resident.iter().sum::<u32>(), 375);
+    }
+    let absent = Request { record_head: Some(HeadId { layer: 0, kv_head: 99 }), ..request };
+    let error = engine().transcribe(stream(&samples[..RATE]), &absent, &mut |_| ControlFlow::Continue(()));
+    assert!(error.unwrap_err().to_string().contains("no KV head 0.99"));
+}
+
+#[test]
+fn one_window_of_a_recording_is_that_window() {
+    let (samples, _) = shipped();
+    let samples = &samples[..20 * RATE];
+    let mut silence = |_| ControlFlow::Continue(());
+    let whole = Request { window_seconds: Some(8.0), max_new_tokens: Some(6), ..english() };
+    let all = engine().transcribe(stream(samples), &whole, &mut silence).unwrap();
+    assert!(all.segments.len() >= 3);
+    let only = Request { only_window: Some(1), ..whole.clone() };
+    let one = engine().transcribe(stream(samples), &only, &mut silence).unwrap();
+    assert_eq!(one.text, all.segments[1].text);
+    assert_eq!((one.segments.len(), &one.segments[1]), (2, &all.segments[1]));
+    let absent = Request { only_window: Some(all.segments.len()), ..whole };
+    let error = engine().transcribe(stream(samples), &absent, &mut silence).unwrap_err();
+    assert!(error.to_string().contains("no window"), "{error}");
 }

@@ -93,7 +93,7 @@ impl<T> TidalSegment<T> {
         self.ordinals.len() - self.kept.len()
     }
 
-    /// Audio rows of the segment that attention reads.
+    /// Audio rows of the segment that attention reads; those on their way count.
     fn resident(&self) -> usize {
         let recalled =
             if matches!(self.state, BlockState::In(_) | BlockState::Pending) { self.host_rows() } else { 0 };
@@ -119,6 +119,18 @@ impl<T: KvElement> HeadRows<T> {
             (Some(tidal), _) => tidal.resident,
             (None, Some(kept)) => kept.len(),
             (None, None) => n_audio,
+        }
+    }
+
+    /// Of each of these segments (ordinals, ascending): audio rows that attention reads; those on their way count.
+    pub fn segment_rows(&self, segments: &[Range<usize>]) -> Vec<u32> {
+        let before = |kept: &[u32], end: usize| kept.partition_point(|o| (*o as usize) < end);
+        match (&self.tidal, &self.kept) {
+            (Some(tidal), _) => tidal.segments.iter().map(|s| s.resident() as u32).collect(),
+            (None, Some(kept)) => {
+                segments.iter().map(|s| (before(kept, s.end) - before(kept, s.start)) as u32).collect()
+            }
+            (None, None) => segments.iter().map(|s| s.len() as u32).collect(),
         }
     }
 

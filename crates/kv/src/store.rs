@@ -289,6 +289,17 @@ impl KvStore {
         with_tiers!(&self.tiers, t => rows.extend(t.heads.iter().map(|h| h.audio_rows(n_audio) as u64)));
     }
 
+    /// Audio rows of each segment that one head has on the device or on their way to it, `(n_segments)`; `None` if there
+    /// is no such head.
+    pub fn segment_rows(&self, head: HeadId) -> Option<Vec<u32>> {
+        let HeadId { layer, kv_head } = head;
+        if layer >= self.shape.n_layers || kv_head >= self.shape.n_kv_heads {
+            return None;
+        }
+        let head = self.head_index(layer, kv_head);
+        Some(with_tiers!(&self.tiers, t => t.heads[head].segment_rows(self.segments.ranges())))
+    }
+
     /// Segments whose recalled rows are on the device in some head, or on their way.
     pub fn recalled_segments(&self) -> Vec<u32> {
         fn of<T>(heads: &[HeadRows<T>]) -> Vec<u32> {

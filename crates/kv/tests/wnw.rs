@@ -204,6 +204,9 @@ proptest! {
                     let plain = prompt.plain(layer, h, &resident, step + 1, &q);
                     prop_assert_eq!(&out[h * group * hd..][..group * hd], &plain[..]);
                     prop_assert_eq!(store.head_rows()[head], resident.len() as u64);
+                    let inside = |range: &std::ops::Range<usize>| resident.iter().filter(|o| range.contains(o)).count() as u32;
+                    let want: Vec<u32> = segments.ranges().iter().map(inside).collect();
+                    prop_assert_eq!(store.segment_rows(HeadId { layer, kv_head: h }), Some(want));
                 }
             }
             store.check_integrity().unwrap();

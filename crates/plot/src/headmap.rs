@@ -3,10 +3,10 @@
 use plotters::coord::Shift;
 use plotters::drawing::DrawingArea;
 use plotters::element::{Rectangle, Text};
-use plotters::prelude::{Color, DrawingBackend, IntoFont, RGBColor, TextStyle};
-use plotters::style::text_anchor::{HPos, Pos, VPos};
+use plotters::prelude::{Color, DrawingBackend, RGBColor};
+use plotters::style::text_anchor::{HPos, VPos};
 
-use crate::font::FAMILY;
+use crate::paint::{between, text};
 use crate::{Drawn, Figure};
 
 /// What is drawn: four panels of layers × KV heads. Lists are `(n_layers, n_kv_heads)`.
@@ -65,20 +65,13 @@ const GAP: u32 = 40;
 const BOTTOM: u32 = 122;
 /// Least width of a panel: that of its legend.
 const LEGEND: u32 = 190;
-const INK: RGBColor = RGBColor(0x22, 0x22, 0x22);
 /// From nothing to the panel's largest value.
 const LIGHT: RGBColor = RGBColor(0xf3, 0xf7, 0xfb);
 const DARK: RGBColor = RGBColor(0x08, 0x3a, 0x7a);
 
-fn text(size: i32, h: HPos, v: VPos) -> TextStyle<'static> {
-    (FAMILY, size).into_font().color(&INK).pos(Pos::new(h, v))
-}
-
 /// The colour of a share of the largest value, 0 to 1.
 fn shade(share: f64) -> RGBColor {
-    let share = if share.is_finite() { share.clamp(0.0, 1.0) } else { 0.0 };
-    let mix = |a: u8, b: u8| (f64::from(a) + share * (f64::from(b) - f64::from(a))).round() as u8;
-    RGBColor(mix(LIGHT.0, DARK.0), mix(LIGHT.1, DARK.1), mix(LIGHT.2, DARK.2))
+    between(LIGHT, DARK, share)
 }
 
 /// Indices to label: all of few, every fifth of many.
