@@ -65,6 +65,12 @@ pub fn names(paths: &[PathBuf]) -> String {
     paths.iter().map(|p| p.display().to_string()).collect::<Vec<_>>().join(", ")
 }
 
+/// A recording's name in a title: that of the file, without where it lies.
+pub fn title(name: &str) -> String {
+    let file = Path::new(name).file_name().map_or(name.into(), |n| n.to_string_lossy());
+    short(&file)
+}
+
 /// Names in titles are cut to what has room, at the front: the end of a path says more.
 pub fn short(name: &str) -> String {
     const MOST: usize = 60;
@@ -89,6 +95,7 @@ mod tests {
         let both = targets(&[], Path::new("out/talk.v2"));
         assert_eq!(both, [PathBuf::from("out/talk.v2.svg"), "out/talk.v2.png".into()]);
         assert_eq!(targets(&["x.png".into()], Path::new("y")), [PathBuf::from("x.png")]);
+        assert_eq!((title("a/b/talk.mp3"), title("-")), ("talk.mp3".into(), "-".into()));
         assert_eq!(short(&"é".repeat(100)).chars().count(), 60);
     }
 }

@@ -202,6 +202,7 @@ impl Run<'_> {
                 bar.work("measuring attention", share);
                 go_on()
             })
+            .map_err(CliError::from)
         })?;
         let finish_reason = transcript.finish_reason;
         self.measured.push(Measured { file: input.name.clone(), start, end, finish_reason, mismatch });
@@ -272,7 +273,7 @@ fn text(engine: &Engine, measured: &[Measured], mean: &Mismatch) -> String {
 
 fn chart(engine: &Engine, measured: &[Measured], mean: &Mismatch) -> MismatchChart {
     let names = match measured {
-        [one] => charts::short(&one.file),
+        [one] => charts::title(&one.file),
         more => format!("{} recordings", more.len()),
     };
     let first = mean.overlap.first();

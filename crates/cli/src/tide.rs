@@ -233,7 +233,7 @@ fn chart(
     }
     let rows = Groups::new(recorded.n_audio, TideChart::MOST_ROWS);
     Ok(TideChart {
-        title: format!("{}: {}, {stretch}", charts::short(model.name()), charts::short(&input.name)),
+        title: format!("{}: {}, {stretch}", charts::short(model.name()), charts::title(&input.name)),
         subtitle: about,
         start,
         seconds: time(recorded.n_audio),

@@ -150,7 +150,7 @@ impl Frame {
 }
 
 /// Shades of a heat picture, without the one for nothing.
-pub(crate) const LEVELS: u8 = 24;
+pub(crate) const LEVELS: u8 = 16;
 
 /// The shade of a share, 0 to [`LEVELS`].
 pub(crate) fn level(share: f64) -> u8 {
@@ -194,7 +194,7 @@ mod tests {
 
     #[test]
     fn shares_become_shades() {
-        assert_eq!((level(0.0), level(1.0), level(0.5), level(7.0), level(f64::NAN)), (0, 24, 12, 24, 0));
+        assert_eq!((level(0.0), level(1.0), level(0.5), level(7.0), level(f64::NAN)), (0, 16, 8, 16, 0));
         let (light, dark) = (RGBColor(0, 100, 200), RGBColor(100, 0, 200));
         assert_eq!(between(light, dark, 0.5), RGBColor(50, 50, 200));
         assert_eq!(between(light, dark, f64::NAN), light);

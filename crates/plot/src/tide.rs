@@ -140,6 +140,7 @@ const MAIN_TOP: i32 = 294;
 const HEAD_HEIGHT: i32 = 190;
 /// The share of column maxima that the darkest shade is enough for: a few peaks must not make all else pale.
 const DARKEST: f64 = 0.95;
+const SHADE_POWER: f64 = 0.7;
 
 const HEAT_LIGHT: RGBColor = RGBColor(0xf7, 0xfa, 0xfd);
 const AWAY: RGBColor = RGBColor(0xf2, 0xf6, 0xf2);
@@ -284,9 +285,9 @@ impl TideChart {
             columns.iter().map(|c| c.attention.iter().copied().fold(0.0, f64::max)).collect();
         tops.sort_unstable_by(f64::total_cmp);
         let top = tops.get(((tops.len() as f64 - 1.0) * DARKEST).max(0.0) as usize).copied().unwrap_or(0.0);
-        // The root shows weak attention beside strong.
+        // A power below 1 shows weak attention beside strong.
         let shade = |c: usize, r: usize| {
-            if top > 0.0 { level((columns[c].attention[r] / top).max(0.0).sqrt()) } else { 0 }
+            if top > 0.0 { level((columns[c].attention[r] / top).max(0.0).powf(SHADE_POWER)) } else { 0 }
         };
         heat(area, xs, &ys, shade, heat_colour)?;
         self.draw_selection(area, xs, &y, columns)?;
@@ -300,7 +301,7 @@ impl TideChart {
         write(area, "attention to", (x, at), text(15, HPos::Left, VPos::Center))?;
         let rows = format!("{} s of audio", label((self.row_seconds * 100.0).round() / 100.0));
         write(area, rows, (x, at + 19), text(15, HPos::Left, VPos::Center))?;
-        let cell = |l: u8| x + 6 * i32::from(l);
+        let cell = |l: u8| x + 9 * i32::from(l);
         for l in 0..=LEVELS {
             fill(area, [(cell(l), at + 36), (cell(l + 1), at + 54)], heat_colour(l))?;
         }
@@ -309,7 +310,12 @@ impl TideChart {
         write(area, "0 %", (x, at + 67), text(14, HPos::Left, VPos::Center))?;
         let most = format!("≥ {} %", label((top * 1000.0).round() / 10.0));
         write(area, most, (cell(LEVELS + 1), at + 67), text(14, HPos::Right, VPos::Center))?;
-        write(area, "(shade: square root)", (x, at + 87), text(13, HPos::Left, VPos::Center))?;
+        write(
+            area,
+            format!("(shade: power {SHADE_POWER})"),
+            (x, at + 87),
+            text(13, HPos::Left, VPos::Center),
+        )?;
         if columns.iter().any(|c| c.wanted.contains(&true)) {
             let box_ = Frame { left: x, top: at + 116, right: x + 28, bottom: at + 136 };
             outline(area, &box_)?;
@@ -342,11 +348,11 @@ impl TideChart {
             }
         }
         // Lines along y left of each column, and right of the last.
-        for edge in 0..=columns.len() {
+        for (edge, x) in xs.iter().enumerate() {
             let differs = |s: usize| (edge > 0 && wanted(edge - 1, s)) != wanted(edge, s);
             for run in runs(segments, differs) {
                 let (low, high) = (self.segments[run.start].start, self.segments[run.end - 1].end);
-                line(area, vec![(xs[edge], y.at(low)), (xs[edge], y.at(high))], ORANGE, 1)?;
+                line(area, vec![(*x, y.at(low)), (*x, y.at(high))], ORANGE, 1)?;
             }
         }
         Ok(())
@@ -361,8 +367,8 @@ impl TideChart {
     ) -> Drawn<DB> {
         let frame = Frame { left: LEFT, top: BOTTOM - HEAD_HEIGHT, right: RIGHT, bottom: BOTTOM };
         let y = self.time_scale(&frame);
-        // Segments thinner than a pixel or two are drawn together.
-        let groups = Groups::new(self.segments.len(), HEAD_HEIGHT as usize / 2);
+        // Segments thinner than a pixel are drawn together.
+        let groups = Groups::new(self.segments.len(), HEAD_HEIGHT as usize);
         let ranges: Vec<Range<usize>> = groups.ranges().collect();
         let mut ys: Vec<i32> = ranges.iter().map(|r| y.at(self.segments[r.start].start)).collect();
         ys.extend(self.segments.last().map(|s| y.at(s.end)));
@@ -459,7 +465,7 @@ mod tests {
         assert_eq!(groups.sums(&[1.0, 2.0, 3.0, 4.0, 5.0, 6.0, 7.0]), [6.0, 15.0, 7.0]);
         assert_eq!(Groups::new(1000, 1000).len(), 1000);
         assert_eq!((Groups::new(1001, 1000).len(), Groups::new(1001, 1000).size()), (501, 2));
-        assert!(Groups::new(0, 5).is_empty() && Groups::new(0, 5).len() == 0);
+        assert!(Groups::new(0, 5).is_empty() && Groups::new(0, 5).ranges().next().is_none());
         assert_eq!(Groups::new(3, 0).len(), 1);
     }
 
