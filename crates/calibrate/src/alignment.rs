@@ -30,7 +30,7 @@ pub struct AlignedWord {
 impl AlignedWord {
     fn new(text: &str, start: Option<f64>, end: Option<f64>, confidence: Option<f64>) -> Option<Self> {
         let text = text.trim();
-        let times = start.zip(end).filter(|(a, b)| a.is_finite() && b.is_finite() && a <= b);
+        let times = start.zip(end).filter(|(a, b)| *a >= 0.0 && b.is_finite() && a <= b);
         (!text.is_empty()).then(|| Self {
             text: text.to_owned(),
             start: times.map(|t| t.0),

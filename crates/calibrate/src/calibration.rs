@@ -13,7 +13,7 @@ use crate::lambda::fit_lambda;
 use crate::scores::HeadScores;
 
 /// r_GPU is met when it is this close (half a point).
-const TOLERANCE: f64 = 0.005;
+pub const TOLERANCE: f64 = 0.005;
 /// Runs over the calibration set for one target, at most.
 const MAX_RUNS: usize = 10;
 

@@ -18,7 +18,7 @@ pub enum CalibrateError {
     Model(#[from] ModelError),
     /// A run of the engine.
     #[error(transparent)]
-    Engine(#[from] wnw_engine::EngineError),
+    Engine(Box<wnw_engine::EngineError>),
     /// What the scores lead to.
     #[error("{0}")]
     Profile(String),
@@ -70,6 +70,12 @@ pub enum CalibrateError {
     /// The caller asked to stop.
     #[error("cancelled")]
     Cancelled,
+}
+
+impl From<wnw_engine::EngineError> for CalibrateError {
+    fn from(error: wnw_engine::EngineError) -> Self {
+        Self::Engine(Box::new(error))
+    }
 }
 
 impl CalibrateError {

@@ -115,6 +115,10 @@ impl<E: Serialize + DeserializeOwned> Journal<E> {
         let io = |source| JournalError::Io { path: path.to_owned(), source };
         let mut file =
             OpenOptions::new().read(true).write(true).create(true).truncate(false).open(path).map_err(io)?;
+        let metadata = file.metadata().map_err(io)?;
+        if !metadata.is_file() {
+            return Err(io(std::io::Error::other("not a regular file")));
+        }
         match file.try_lock() {
             Ok(()) => {}
             Err(TryLockError::WouldBlock) => return Err(JournalError::Locked(path.to_owned())),

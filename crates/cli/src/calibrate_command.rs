@@ -59,6 +59,9 @@ pub struct CalibrateArgs {
     /// Anchor heads.
     #[arg(long, value_name = "N", default_value_t = 5)]
     pub n_anchor: usize,
+    /// Voice heads (anchor and tidal) that runs with this profile have [default: by their target, in the paper's proportions].
+    #[arg(long, value_name = "N")]
+    pub n_voice: Option<usize>,
     /// Targets of r_GPU for which λ is fitted by runs over the first --fit-recordings recordings, such as 0.8,0.6,0.4,0.2,0.1.
     #[arg(long, value_name = "LIST", value_delimiter = ',')]
     pub fit_lambda: Vec<f64>,
@@ -72,6 +75,9 @@ pub struct CalibrateArgs {
     #[arg(short, long)]
     pub quiet: bool,
 }
+
+/// A word may start this much after the recording's end, in seconds: alignments are rounded.
+const LATE_SECONDS: f64 = 0.5;
 
 /// A recording of the calibration set, and what is known of it.
 struct Item {
@@ -94,6 +100,12 @@ pub fn run(args: &CalibrateArgs) -> Result<(), CliError> {
     if args.n_anchor > heads {
         let message = format!("--n-anchor {}: {} has {heads} KV heads", args.n_anchor, args.model);
         return Err(CliError::Usage(message));
+    }
+    if let Some(n_voice) = args.n_voice.filter(|n| *n < args.n_anchor || *n > heads) {
+        return Err(CliError::Usage(format!(
+            "--n-voice {n_voice}: must be at least --n-anchor ({}) and at most the {heads} KV heads of {}",
+            args.n_anchor, args.model
+        )));
     }
     // Before the weights: a missing reference should not take minutes to find.
     let mut items = read_all(args, files.max_audio_seconds(), &bar)?;
@@ -120,6 +132,7 @@ pub fn run(args: &CalibrateArgs) -> Result<(), CliError> {
         min_confidence: f64::from(options.min_confidence),
     };
     let mut profile = calibration::profile(engine.model(), scores, args.n_anchor, about);
+    profile.options.n_voice = args.n_voice;
     profile.check(engine.model().fingerprint(), profile.shape).map_err(|e| CliError::Usage(e.to_string()))?;
     drop(engine);
     if !args.fit_lambda.is_empty() {
@@ -149,6 +162,12 @@ fn check(args: &CalibrateArgs) -> Result<Task, CliError> {
     if !args.fit_lambda.is_empty() && args.fit_recordings == 0 {
         return usage("--fit-recordings must be at least 1".into());
     }
+    if args.output.is_dir() {
+        return usage(format!("--output {}: is a directory", args.output.display()));
+    }
+    if args.journal.as_ref() == Some(&args.output) {
+        return usage("--journal and --output are the same file".into());
+    }
     let language = args.language.as_deref().map(str::to_lowercase);
     Task::transcribe(language.as_deref()).map_err(|e| CliError::Usage(format!("--language: {e}")))
 }
@@ -157,7 +176,8 @@ fn check(args: &CalibrateArgs) -> Result<Task, CliError> {
 /// fewer recordings than were named would be another one.
 fn read_all(args: &CalibrateArgs, limit: f64, bar: &Bar) -> Result<Vec<Item>, CliError> {
     let inputs = expand(&args.files, args.recursive)?;
-    let mut items = Vec::with_capacity(inputs.len());
+    let mut items: Vec<Item> = Vec::with_capacity(inputs.len());
+    let mut places: Vec<PathBuf> = Vec::with_capacity(inputs.len());
     for input in &inputs {
         let audio =
             AudioStream::open(input.source.clone(), &DecodeOptions::default()).map_err(EngineError::from)?;
@@ -171,10 +191,22 @@ fn read_all(args: &CalibrateArgs, limit: f64, bar: &Bar) -> Result<Vec<Item>, Cl
                 if args.self_labelled { "" } else { ", with its alignment" }
             )));
         }
-        if items.iter().any(|i: &Item| i.name == input.name) {
+        let place = std::fs::canonicalize(&input.name).unwrap_or_else(|_| input.name.clone().into());
+        if places.contains(&place) {
             return Err(CliError::Usage(format!("'{}' is given twice", input.name)));
         }
+        places.push(place);
         let label = if args.self_labelled { None } else { Some(label(args, input)?) };
+        let seconds = audio.samples.len() as f64 / f64::from(wnw_audio::SAMPLE_RATE);
+        let late = |w: &&AlignedWord| w.start.is_some_and(|start| start > seconds + LATE_SECONDS);
+        if let Some(word) = label.as_ref().and_then(|(_, words)| words.iter().find(late)) {
+            return Err(CliError::Usage(format!(
+                "{}: its alignment has the word '{}' at {:.1} s, after the recording's end at {seconds:.1} s: it is of another recording",
+                input.name,
+                word.text,
+                word.start.unwrap_or_default()
+            )));
+        }
         items.push(Item { name: input.name.clone(), samples: audio.samples, label });
         bar.work("reading", items.len() as f64 / inputs.len() as f64);
     }
@@ -200,6 +232,9 @@ fn label(args: &CalibrateArgs, input: &Input) -> Result<(String, Vec<AlignedWord
     let recording = path.file_stem().map(|s| s.to_string_lossy().into_owned());
     let choice = Choice { tier: args.tier.clone(), recording };
     let words = alignment::read(found, &choice).map_err(CalibrateError::from)?;
+    if words.iter().all(|w| w.start.is_none()) {
+        return Err(missing(format!("no word in {} has a time", found.display())));
+    }
     Ok((reference, words))
 }
 
@@ -242,7 +277,14 @@ impl Scoring<'_> {
                 journal.append(&measured).map_err(CalibrateError::from)?;
             }
             // Of what the journal holds, this set alone.
-            scores.extend(journal.find(&id).cloned());
+            let Some(found) = journal.find(&id) else { continue };
+            if found.voice_tokens == 0 {
+                self.bar.line(&format!(
+                    "wnw: warning: {}: no token counts for the voice score: the alignment's words are not those of the reference, or none is confident enough (--min-confidence)",
+                    item.name
+                ));
+            }
+            scores.push(found.clone());
         }
         Ok(HeadScores::mean(&scores, self.engine.model().decoder().kv_shape(), top_k)?)
     }
@@ -333,6 +375,12 @@ fn fit_all(
                 go_on()
             })
         })?;
+        if (fit.measured - fit.target).abs() > calibration::TOLERANCE {
+            bar.line(&format!(
+                "wnw: warning: r_GPU {:.3} is as close to {target} as λ comes: {} anchor heads and what recall adds leave no room for less, or there is too little audio to keep more",
+                fit.measured, fit.n_anchor
+            ));
+        }
         profile.lambda.push(fit);
     }
     Ok(())

@@ -81,7 +81,8 @@ impl CliError {
 impl From<CalibrateError> for CliError {
     fn from(error: CalibrateError) -> Self {
         match error {
-            CalibrateError::Cancelled | CalibrateError::Engine(EngineError::Cancelled) => Self::Interrupted,
+            CalibrateError::Cancelled => Self::Interrupted,
+            CalibrateError::Engine(error) if matches!(*error, EngineError::Cancelled) => Self::Interrupted,
             other => Self::Calibrate(Box::new(other)),
         }
     }

@@ -28,7 +28,8 @@ pub struct JsonFailure<'a> {
     pub error: String,
 }
 
-/// Writes `contents` to `path`: to a temporary file beside it first, which is then renamed.
+/// Writes `contents` to `path`: to a temporary file beside it first, which is then renamed. A link is followed; what is
+/// there and no file, such as a pipe or /dev/stdout, is written to as it is.
 pub fn write_whole(path: &Path, contents: &str) -> Result<(), CliError> {
     write_bytes(path, contents.as_bytes())
 }
@@ -36,6 +37,12 @@ pub fn write_whole(path: &Path, contents: &str) -> Result<(), CliError> {
 /// [`write_whole`] for what is no text.
 pub fn write_bytes(path: &Path, contents: &[u8]) -> Result<(), CliError> {
     let write = || -> io::Result<()> {
+        let there = std::fs::metadata(path).ok();
+        if there.as_ref().is_some_and(|m| !m.is_file() && !m.is_dir()) {
+            return std::fs::OpenOptions::new().write(true).open(path)?.write_all(contents);
+        }
+        let linked = there.and_then(|_| std::fs::canonicalize(path).ok());
+        let path = linked.as_deref().unwrap_or(path);
         let parent = path.parent().filter(|p| !p.as_os_str().is_empty()).unwrap_or(Path::new("."));
         std::fs::create_dir_all(parent)?;
         let mut builder = tempfile::Builder::new();

@@ -46,23 +46,25 @@ pub(super) fn parse(text: &str, recording: Option<&str>) -> Result<Vec<AlignedWo
         if !recordings.contains(&name) {
             recordings.push(name);
         }
-        if recording.is_none_or(|r| r == name)
-            && let Some(word) = AlignedWord::new(word, Some(start), Some(start + duration), confidence)
-        {
-            words.push((start, word));
+        if let Some(word) = AlignedWord::new(word, Some(start), Some(start + duration), confidence) {
+            words.push((start, name, word));
         }
     }
     let there = || recordings.iter().take(8).map(|r| (*r).to_owned()).collect();
     match recording {
         None if recordings.len() > 1 => return Err((None, AlignmentProblem::CtmRecordings(there()))),
-        Some(wanted) if !recordings.contains(&wanted) => {
+        // A file about one recording is about this one, whatever it calls it.
+        Some(wanted) if recordings.len() > 1 && !recordings.contains(&wanted) => {
             let wanted = wanted.to_owned();
             return Err((None, AlignmentProblem::CtmNoSuchRecording { wanted, there: there() }));
         }
         _ => {}
     }
+    if let Some(wanted) = recording.filter(|_| recordings.len() > 1) {
+        words.retain(|(_, name, _)| *name == wanted);
+    }
     words.sort_by(|a, b| a.0.total_cmp(&b.0));
-    Ok(words.into_iter().map(|(_, word)| word).collect())
+    Ok(words.into_iter().map(|(_, _, word)| word).collect())
 }
 
 #[cfg(test)]
