@@ -12,10 +12,10 @@ use crate::journal::JournalError;
 pub enum CalibrateError {
     /// A word alignment.
     #[error(transparent)]
-    Alignment(#[from] AlignmentError),
+    Alignment(Box<AlignmentError>),
     /// The model.
     #[error(transparent)]
-    Model(#[from] ModelError),
+    Model(Box<ModelError>),
     /// A run of the engine.
     #[error(transparent)]
     Engine(Box<wnw_engine::EngineError>),
@@ -24,16 +24,16 @@ pub enum CalibrateError {
     Profile(String),
     /// The checkpoint's tensors.
     #[error(transparent)]
-    Checkpoint(#[from] CheckpointError),
+    Checkpoint(Box<CheckpointError>),
     /// A weight.
     #[error(transparent)]
-    Weight(#[from] WeightError),
+    Weight(Box<WeightError>),
     /// The file of per-sample results.
     #[error(transparent)]
     Journal(#[from] JournalError),
     /// The gradient's tensors.
     #[error("gradients: {0}")]
-    Tensor(#[from] candle_core::Error),
+    Tensor(Box<candle_core::Error>),
     /// Values that are not numbers.
     #[error("{0} is not finite; the weights are damaged, or the sequence is none that the model can take")]
     NotFinite(&'static str),
@@ -72,11 +72,25 @@ pub enum CalibrateError {
     Cancelled,
 }
 
-impl From<wnw_engine::EngineError> for CalibrateError {
-    fn from(error: wnw_engine::EngineError) -> Self {
-        Self::Engine(Box::new(error))
-    }
+/// Errors of other crates are kept behind a pointer: they are large, and a `Result` with them is moved often.
+macro_rules! boxed {
+    ($($variant:ident from $error:ty),+ $(,)?) => {$(
+        impl From<$error> for CalibrateError {
+            fn from(error: $error) -> Self {
+                Self::$variant(Box::new(error))
+            }
+        }
+    )+};
 }
+
+boxed!(
+    Alignment from AlignmentError,
+    Model from ModelError,
+    Engine from wnw_engine::EngineError,
+    Checkpoint from CheckpointError,
+    Weight from WeightError,
+    Tensor from candle_core::Error,
+);
 
 impl CalibrateError {
     /// An error of a run, with one name for a stop that the caller asked for.

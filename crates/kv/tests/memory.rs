@@ -42,6 +42,7 @@ fn fill(policy: &mut dyn Policy, options: &StoreOptions, layout: &PromptLayout, 
 
 #[test]
 fn the_report_agrees_with_the_process() {
+    #[allow(clippy::single_range_in_vec_init)] // one recording
     let layout = PromptLayout::new(N_AUDIO + 4, vec![2..N_AUDIO + 2]).unwrap();
     let rows: Vec<f32> = (0..SHAPE.n_kv_heads * layout.len() * SHAPE.head_dim).map(|i| i as f32).collect();
     let full_bytes = (12 * 4 * N_AUDIO * 64 * 2 * 2) as u64;
