@@ -393,7 +393,8 @@ mod tests {
             sensitivity: vec![1.0; 2],
             loss: 0.0,
         };
-        assert_eq!(mean_monotone(&[(0, heard(1, [1.0, 0.0])), (3, heard(3, [0.0, 0.4]))]), [0.25, 0.3]);
+        let mean = mean_monotone(&[(0, heard(1, [1.0, 0.0])), (3, heard(3, [0.0, 0.4]))]);
+        assert!((mean[0] - 0.25).abs() < 1e-12 && (mean[1] - 0.3).abs() < 1e-12, "{mean:?}");
     }
 
     #[test]

@@ -206,7 +206,7 @@ mod tests {
             "position in the audio",
             "Jaccard, K = 100",
             "4 of 32 heads under 0.1",
-            "50 %",
+            "40 %",
         ] {
             assert!(svg.contains(part), "{part}");
         }
