@@ -27,11 +27,12 @@ impl Resamples {
         let mut rng = ChaCha8Rng::seed_from_u64(seed);
         // The upper half of the product is uniform on 0..segments but for a bias below segments / 2⁶⁴.
         let mut draw = || (u128::from(rng.next_u64()) * segments as u128 >> 64) as usize;
-        let indices = (0..segments * count).map(|_| draw()).collect();
+        let indices = (0..count).flat_map(|_| 0..segments).map(|_| draw()).collect();
         Self::from_indices(segments, indices)
     }
 
-    /// Resamples that were drawn elsewhere: `segments` indices each, one after the other.
+    /// Resamples that were drawn elsewhere: `segments` indices each, counted from 0, one after the other; an incomplete
+    /// last one is left out.
     pub fn from_indices(segments: usize, indices: Vec<usize>) -> Result<Self, EvalError> {
         if segments == 0 {
             return Err(EvalError::NoSegments);

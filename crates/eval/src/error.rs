@@ -46,7 +46,4 @@ pub enum EvalError {
     /// A name that is no normaliser's.
     #[error("{0:?} is not a normaliser; use one of none, paper, whisper-en, whisper-basic")]
     Normaliser(String),
-    /// Options of the basic normaliser that contradict each other.
-    #[error("remove_diacritics and preserve_marks exclude each other; set one of them")]
-    Marks,
 }

@@ -190,10 +190,17 @@ pub fn truncated_word_edits(reference: &str, hypothesis: &str, ratio: f64) -> Ed
 /// what white space separates. For translations, which are scored without normalisation.
 pub fn truncate<'a>(reference: &str, hypothesis: &'a str, ratio: f64) -> &'a str {
     let allowed = allowed(split(reference).count(), ratio);
-    let Some(last) = split(hypothesis).take(allowed).last() else { return "" };
-    // Both are parts of the same text.
-    let end = last.as_ptr() as usize + last.len() - hypothesis.as_ptr() as usize;
-    &hypothesis[..end]
+    let (mut words, mut in_word) = (0, false);
+    for (at, c) in hypothesis.char_indices() {
+        if !is_space(c) && !in_word {
+            if words == allowed {
+                return hypothesis[..at].trim_end_matches(is_space);
+            }
+            words += 1;
+        }
+        in_word = !is_space(c);
+    }
+    hypothesis.trim_end_matches(is_space)
 }
 
 fn allowed(reference_words: usize, ratio: f64) -> usize {

@@ -4,6 +4,8 @@
 //! behind it, or ends it. Whether a word adds ("twenty" "one") or is put behind ("one" "oh" "one") depends on whether
 //! the number still has the zeros that would be filled.
 
+mod decimal;
+
 use std::sync::LazyLock;
 
 use regex::Regex;
@@ -11,8 +13,6 @@ use regex::Regex;
 use super::number_words::{Role, role};
 use crate::text::{SPACE, no_word_before, no_word_from, split};
 use decimal::Pending;
-
-mod decimal;
 
 struct Patterns {
     half: Regex,
