@@ -1,9 +1,12 @@
 //! KV methods with their parameters, and what they need of a budget.
 
+use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::Arc;
 
 use thiserror::Error;
+use wnw_kv::policies::budget::Budget;
+use wnw_kv::policies::registry::{BuildError, Entry, Inputs};
 use wnw_kv::policies::wnw::WnwParams;
 use wnw_kv::policies::{Full, Wnw};
 use wnw_kv::profile::{Profile, ProfileError, WnwOptions, uniform_params};
@@ -24,6 +27,17 @@ pub enum Method {
         /// Whether `options.r_gpu` was asked for. If not, and there is a budget, each window gets the r_GPU that the
         /// budget allows.
         fixed_r_gpu: bool,
+    },
+    /// Any method of [`wnw_kv::policies::METHODS`], with its parameters by name.
+    Named {
+        /// The method.
+        entry: &'static Entry,
+        /// Share of audio rows to keep; without one, what the budget in bytes allows, or without that a fifth.
+        r_gpu: Option<f64>,
+        /// The model's head scores, for methods that need them.
+        profile: Option<Arc<Profile>>,
+        /// Options by name, as text.
+        options: BTreeMap<String, String>,
     },
 }
 
@@ -58,6 +72,9 @@ pub enum MethodError {
     /// The profile or the options.
     #[error(transparent)]
     Profile(#[from] ProfileError),
+    /// A method by name.
+    #[error("--kv: {0}")]
+    Named(#[from] BuildError),
     /// Too small a budget.
     #[error(
         "--kv-budget: {budget} bytes of KV are too few for this window with {method}: it needs at least {least} ({text} of them for text); raise the budget, use a shorter --window, or another --kv method"
@@ -147,6 +164,7 @@ impl Method {
         match self {
             Self::Full => "full",
             Self::Wnw { .. } => "wnw",
+            Self::Named { entry, .. } => entry.name,
         }
     }
 
@@ -167,6 +185,27 @@ impl Method {
             least,
             text: window.text_bytes(),
         };
+        if let Self::Named { entry, r_gpu, profile, options } = self {
+            let budget = match (r_gpu, budget) {
+                (Some(share), _) => Budget::Ratio(*share),
+                (None, None) => Budget::Ratio(WnwOptions::default().r_gpu),
+                (None, Some(bytes)) => {
+                    // Text, and a page of each head that is not full, come first.
+                    let taken =
+                        window.heads() * (window.text_rows() + PAGE_ROWS as u64 - 1) * window.row_bytes();
+                    let bytes = bytes.checked_sub(taken).ok_or_else(|| too_small(taken))?;
+                    Budget::Bytes { bytes, dtype: window.kv.dtype }
+                }
+            };
+            let (shape, layout) = (window.shape, window.layout);
+            return Ok(entry.policy(&Inputs {
+                shape,
+                layout,
+                budget,
+                profile: profile.as_deref(),
+                options,
+            })?);
+        }
         let Self::Wnw { roles, options, fixed_r_gpu } = self else {
             return match budget {
                 Some(budget) if budget < window.full_bytes() => Err(too_small(window.full_bytes())),

@@ -1,5 +1,6 @@
 //! What the report says is what the process has. Alone in its file: no other test may allocate meanwhile.
 #![cfg(target_os = "linux")]
+#![allow(clippy::single_range_in_vec_init)]
 
 use wnw_kv::policies::Full;
 use wnw_kv::{

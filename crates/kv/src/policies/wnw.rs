@@ -7,7 +7,9 @@ use rayon::prelude::*;
 use serde::{Deserialize, Serialize};
 use thiserror::Error;
 
+use super::registry::{BuildError, Entry, Inputs, Keeps};
 use crate::policy::{HeadId, HeadSelection, LayerView, Policy, Release, SwapPlan};
+use crate::profile::{Profile, WnwOptions};
 use crate::report::Role;
 use crate::{PromptLayout, Segments};
 
@@ -162,13 +164,19 @@ pub struct Wnw {
     seed: Vec<f32>,
     /// KV heads of a layer, known from the first layer on.
     n_kv_heads: usize,
+    name: &'static str,
 }
 
 impl Wnw {
     /// A policy for one prompt; `params` must have passed [`WnwParams::check`].
     pub fn new(params: Arc<WnwParams>) -> Self {
+        Self::named(params, ENTRY.name)
+    }
+
+    /// The same under another name: for methods that differ in where their parameters come from.
+    pub(super) fn named(params: Arc<WnwParams>, name: &'static str) -> Self {
         let (segments, chunks) = (Segments::default(), Vec::new());
-        Self { params, segments, chunks, idle: BTreeMap::new(), seed: Vec::new(), n_kv_heads: 1 }
+        Self { params, segments, chunks, idle: BTreeMap::new(), seed: Vec::new(), n_kv_heads: 1, name }
     }
 
     fn plan(&mut self, attention: &[f32]) -> SwapPlan {
@@ -207,9 +215,79 @@ impl Wnw {
     }
 }
 
+pub(super) const ENTRY: Entry = Entry {
+    name: "wnw",
+    about: "waxing and waning: anchor, tidal and fixed heads; what tidal heads lack is recalled in time",
+    keeps: Keeps::AtMost,
+    needs_profile: true,
+    by_attention: true,
+    options: &[
+        ("n_voice", "voice heads, anchor and tidal"),
+        N_ANCHOR,
+        ("lambda", "scale from a head's importance to its retention"),
+        NORMALISE,
+        SEGMENT,
+        CHUNK,
+        TOP_CHUNKS,
+        RELEASE_AFTER,
+        SELECTION,
+        RELEASE,
+        WARM_START,
+    ],
+    build,
+};
+
+pub(super) const N_ANCHOR: (&str, &str) = ("n_anchor", "anchor heads");
+pub(super) const NORMALISE: (&str, &str) = ("normalise", "how importance is normalised: max, rank or minmax");
+pub(super) const SEGMENT: (&str, &str) = ("segment", "segment length in seconds");
+pub(super) const CHUNK: (&str, &str) = ("chunk", "chunk length in seconds, a multiple of segment");
+pub(super) const TOP_CHUNKS: (&str, &str) = ("top_chunks", "chunks selected in each step, or all");
+pub(super) const RELEASE_AFTER: (&str, &str) =
+    ("release_after", "steps without selection after which a segment is released, or all for never");
+pub(super) const SELECTION: (&str, &str) = ("selection", "over what rows compete: per-segment or global");
+pub(super) const RELEASE: (&str, &str) = ("release", "what a release takes: complement or whole");
+pub(super) const WARM_START: (&str, &str) =
+    ("warm_start", "whether the prompt's end selects the first chunks");
+
+fn build(inputs: &Inputs<'_>) -> Result<Box<dyn Policy>, BuildError> {
+    let (profile, options) = profile_and_options(inputs, ENTRY.name)?;
+    let given = |name: &str| inputs.options.contains_key(name);
+    let options = WnwOptions {
+        n_voice: if given("n_voice") { Some(inputs.option("n_voice", 0)?) } else { None },
+        lambda: if given("lambda") { Some(inputs.option("lambda", 0.0)?) } else { None },
+        ..options
+    };
+    Ok(Box::new(Wnw::new(Arc::new(profile.params(&options)?))))
+}
+
+/// The profile, and the options that WnW and its kin have in common.
+pub(super) fn profile_and_options<'a>(
+    inputs: &Inputs<'a>,
+    method: &'static str,
+) -> Result<(&'a Profile, WnwOptions), BuildError> {
+    let profile = inputs.profile.ok_or(BuildError::NeedsProfile(method))?;
+    let new = WnwOptions::default();
+    let n_anchor = inputs.options.contains_key("n_anchor");
+    let options = WnwOptions {
+        r_gpu: inputs.budget.share(inputs.shape, inputs.layout.n_audio()),
+        n_anchor: if n_anchor { Some(inputs.option("n_anchor", 0)?) } else { None },
+        normalise: inputs.choice("normalise", new.normalise, "max, rank or minmax")?,
+        segment_seconds: inputs.option("segment", new.segment_seconds)?,
+        chunk_seconds: inputs.option("chunk", new.chunk_seconds)?,
+        top_chunks: inputs.count("top_chunks", new.top_chunks)?,
+        release_after: u32::try_from(inputs.count("release_after", new.release_after as usize)?)
+            .unwrap_or(u32::MAX),
+        selection: inputs.choice("selection", new.selection, "per-segment or global")?,
+        release: inputs.choice("release", new.release, "complement or whole")?,
+        warm_start: inputs.option("warm_start", new.warm_start)?,
+        ..new
+    };
+    Ok((profile, options))
+}
+
 impl Policy for Wnw {
     fn name(&self) -> &'static str {
-        "wnw"
+        self.name
     }
 
     fn parameters(&self) -> Vec<(&'static str, String)> {
