@@ -4,8 +4,11 @@ use std::path::{Path, PathBuf};
 use std::str::FromStr;
 use std::sync::Arc;
 
+use clap::builder::{PossibleValue, PossibleValuesParser, TypedValueParser};
 use clap::{Args, ValueEnum};
 use wnw_engine::{KvOptions, Method, Roles};
+use wnw_kv::policies::METHODS;
+use wnw_kv::policies::registry::{Entry, find};
 use wnw_kv::policies::wnw::{ReleaseReading, Selection};
 use wnw_kv::profile::{Normalise, Profile, WnwOptions};
 use wnw_kv::{HostPlace, KvDtype, SwapMode};
@@ -25,10 +28,13 @@ pub const PROFILE_FILE: &str = "wnw-profile.json";
 #[derive(Debug, Args)]
 #[command(next_help_heading = "KV cache")]
 pub struct KvArgs {
-    /// KV method: `full` keeps everything; `wnw` keeps a part on the device and recalls the rest in time.
-    #[arg(long, value_enum, default_value_t = KvMethod::Full, value_name = "METHOD")]
+    /// KV method: `full` keeps everything; `wnw` keeps a part on the device and recalls the rest in time; the others are for comparison.
+    #[arg(long, value_parser = methods(), default_value = "full", value_name = "METHOD")]
     pub kv: KvMethod,
-    /// Share of audio KV to keep on the device, with --kv wnw [default: 0.2, or what --kv-budget allows].
+    /// Option of a method other than full and wnw, NAME=VALUE; may be repeated (docs/methods.md).
+    #[arg(long, value_name = "NAME=VALUE", value_parser = parse_option)]
+    pub kv_option: Vec<(String, String)>,
+    /// Share of audio KV to keep on the device [default: 0.2, or what --kv-budget allows].
     #[arg(long, value_name = "SHARE")]
     pub r_gpu: Option<f64>,
     /// Most bytes of KV on the device, such as 2GiB or 500MB; an error if less does not work.
@@ -81,13 +87,35 @@ pub struct KvArgs {
     pub no_warm_start: bool,
 }
 
-/// KV methods by name.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub enum KvMethod {
-    /// Keep everything.
-    Full,
-    /// Waxing and waning: anchor, tidal and fixed heads.
-    Wnw,
+/// A KV method by its name.
+#[derive(Clone, Copy, Debug)]
+pub struct KvMethod(&'static Entry);
+
+impl KvMethod {
+    /// Whether it keeps everything.
+    pub fn is_full(self) -> bool {
+        self.0.name == "full"
+    }
+
+    /// Whether it is WnW, which has flags of its own.
+    pub fn is_wnw(self) -> bool {
+        self.0.name == "wnw"
+    }
+
+    /// Whether it needs a profile of the model's heads.
+    pub fn needs_profile(self) -> bool {
+        self.0.needs_profile
+    }
+}
+
+fn methods() -> impl TypedValueParser<Value = KvMethod> {
+    let names = METHODS.iter().map(|method| PossibleValue::new(method.name).help(method.about));
+    PossibleValuesParser::new(names).try_map(|name| find(&name).map(KvMethod))
+}
+
+fn parse_option(text: &str) -> Result<(String, String), String> {
+    let (name, value) = text.split_once('=').ok_or("use NAME=VALUE")?;
+    Ok((name.to_owned(), value.to_owned()))
 }
 
 /// Roles without a profile.
@@ -174,9 +202,16 @@ impl KvArgs {
         {
             return usage(format!("--r-gpu {r_gpu}: must be above 0 and at most 1"));
         }
-        if self.kv == KvMethod::Full {
+        if self.kv.is_full() && self.r_gpu.is_some() {
+            return usage(
+                "--r-gpu needs another --kv method, such as wnw: the full cache keeps everything".into(),
+            );
+        }
+        if !self.kv_option.is_empty() && (self.kv.is_full() || self.kv.is_wnw()) {
+            return usage("--kv-option is for methods other than full and wnw".into());
+        }
+        if !self.kv.is_wnw() {
             let unused = [
-                ("--r-gpu", self.r_gpu.is_some()),
                 ("--kv-roles", self.kv_roles.is_some()),
                 ("--n-voice", self.n_voice.is_some()),
                 ("--n-anchor", self.n_anchor.is_some()),
@@ -193,7 +228,7 @@ impl KvArgs {
                 ("--no-warm-start", self.no_warm_start),
             ];
             if let Some((flag, _)) = unused.iter().find(|(_, given)| *given) {
-                return usage(format!("{flag} needs --kv wnw: the full cache keeps everything"));
+                return usage(format!("{flag} needs --kv wnw"));
             }
         }
         let positive = |x: &Option<f64>| x.is_none_or(|x| x > 0.0 && x.is_finite());
@@ -231,8 +266,13 @@ impl KvArgs {
         model: &Voxtral,
         profile: Option<&Arc<Profile>>,
     ) -> Result<Method, CliError> {
-        if self.kv == KvMethod::Full {
+        if self.kv.is_full() {
             return Ok(Method::Full);
+        }
+        let KvMethod(entry) = self.kv;
+        if !self.kv.is_wnw() && (profile.is_some() || !entry.needs_profile) {
+            let options = self.kv_option.iter().cloned().collect();
+            return Ok(Method::Named { entry, r_gpu: self.r_gpu, profile: profile.cloned(), options });
         }
         let (roles, options) = match (self.kv_roles, profile) {
             (Some(KvRoles::Uniform), _) => {
@@ -244,7 +284,8 @@ impl KvArgs {
             }
             (None, None) => {
                 return Err(CliError::Usage(format!(
-                    "--kv wnw: there is no profile with the head roles of {name}; make one with `wnw calibrate --model {name} --self FILE…` and give it with --kv-profile, or insist with --kv-roles uniform"
+                    "--kv {}: there is no profile with the head roles of {name}; make one with `wnw calibrate --model {name} --self FILE…` and give it with --kv-profile, or insist with --kv wnw --kv-roles uniform",
+                    entry.name
                 )));
             }
         };

@@ -17,19 +17,24 @@ pub fn kv_report(statistics: &Statistics, timing: &Timing) -> [String; 5] {
     let swaps = &kv.swaps;
     let process = peak_memory().map_or_else(|| "not known on this system".to_owned(), bytes);
     [
-        format!(
-            "  KV method  {}: r_GPU {} aimed at, λ {}, {} chunks of {} tokens, segments of {}, released after {} steps, selection {}, release {}, warm start {}",
-            statistics.kv_method,
-            parameter("target_r_gpu"),
-            parameter("lambda"),
-            parameter("top_chunks"),
-            parameter("chunk_tokens"),
-            parameter("segment_tokens"),
-            parameter("release_after"),
-            parameter("selection"),
-            parameter("release"),
-            parameter("warm_start"),
-        ),
+        if statistics.kv_method != "wnw" {
+            let all = statistics.kv_parameters.iter().map(|(name, value)| format!("{name} {value}"));
+            format!("  KV method  {}: {}", statistics.kv_method, all.collect::<Vec<_>>().join(", "))
+        } else {
+            format!(
+                "  KV method  {}: r_GPU {} aimed at, λ {}, {} chunks of {} tokens, segments of {}, released after {} steps, selection {}, release {}, warm start {}",
+                statistics.kv_method,
+                parameter("target_r_gpu"),
+                parameter("lambda"),
+                parameter("top_chunks"),
+                parameter("chunk_tokens"),
+                parameter("segment_tokens"),
+                parameter("release_after"),
+                parameter("selection"),
+                parameter("release"),
+                parameter("warm_start"),
+            )
+        },
         format!(
             "  audio kept {} on the device ({}), {} with the host",
             percent(kv.r_gpu),

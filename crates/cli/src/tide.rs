@@ -15,7 +15,7 @@ use crate::analyze_command::{check_head, engine_error, load, parse_head, task};
 use crate::args::{ModelChoice, parse_duration};
 use crate::error::CliError;
 use crate::inputs::{Input, expand};
-use crate::kv_args::{KvArgs, KvMethod};
+use crate::kv_args::KvArgs;
 use crate::progress::Bar;
 use crate::system::{bytes, clock};
 use crate::{charts, signals};
@@ -73,7 +73,7 @@ pub fn run(args: &TideArgs) -> Result<(), CliError> {
     args.kv.check()?;
     charts::check("--output", &args.output)?;
     let usage = |message: &str| Err(CliError::Usage(message.into()));
-    if args.kv.kv != KvMethod::Full && !args.watch.is_empty() {
+    if !args.kv.kv.is_full() && !args.watch.is_empty() {
         return usage("--watch needs --kv full: wnw watches its anchors");
     }
     if args.window.is_some_and(|w| w.as_secs_f64() < 1.0) {
@@ -124,7 +124,7 @@ pub fn run(args: &TideArgs) -> Result<(), CliError> {
 
 /// The heads to watch with the full cache; a method that watches some itself needs none.
 fn watch(args: &TideArgs, profile: Option<&Profile>, shape: KvShape) -> Result<Vec<HeadId>, CliError> {
-    if args.kv.kv != KvMethod::Full {
+    if !args.kv.kv.is_full() {
         return Ok(Vec::new());
     }
     if !args.watch.is_empty() {
@@ -213,12 +213,12 @@ fn chart(
     let statistics = &transcript.statistics;
     let mut about = format!(
         "{} ({}): r_GPU {:.3}, mean over {} steps",
-        if args.kv.kv == KvMethod::Full { "full cache" } else { statistics.kv_method.as_str() },
+        if args.kv.kv.is_full() { "full cache" } else { statistics.kv_method.as_str() },
         statistics.kv_dtype,
         statistics.kv.r_gpu,
         recorded.steps.len()
     );
-    if args.kv.kv == KvMethod::Full {
+    if args.kv.kv.is_full() {
         let names: Vec<_> = request.watch.iter().map(|h| format!("{}.{}", h.layer, h.kv_head)).collect();
         about += &format!("; watched heads {}", charts::short(&names.join(" ")));
     } else {

@@ -15,7 +15,6 @@ use wnw_model::{LoadOptions, Voxtral};
 use crate::args::{Format, TaskName, Timestamps, TranscribeArgs};
 use crate::error::CliError;
 use crate::inputs::{Input, check_distinct, expand};
-use crate::kv_args::KvMethod;
 use crate::kv_report::kv_report;
 use crate::outputs::{
     JsonFailure, JsonTranscript, check_name, complain, prepare_directory, print, write_whole,
@@ -207,7 +206,7 @@ fn complete(request: &mut Request, args: &TranscribeArgs, model: &Voxtral) -> Re
         ));
     }
     // Times and WnW need the profile, and who gives one means it; for the run-away guard alone a bad one is no error.
-    let needed = request.times.is_some() || args.kv.kv == KvMethod::Wnw || args.kv.kv_profile.is_some();
+    let needed = request.times.is_some() || args.kv.kv.needs_profile() || args.kv.kv_profile.is_some();
     let found = if uniform { Ok(None) } else { args.kv.profile(name, model) };
     let profile = match found {
         Ok(profile) => profile,
@@ -311,7 +310,7 @@ impl Batch<'_> {
         self.deliver(input, &transcript, target)?;
         if !self.args.quiet {
             self.bar.line(&summary(&input.name, &transcript));
-            if self.args.kv.kv != KvMethod::Full {
+            if !self.args.kv.kv.is_full() {
                 kv_report(&transcript.statistics, &transcript.timing)
                     .iter()
                     .for_each(|line| self.bar.line(line));
