@@ -8,7 +8,7 @@
 //! edits never does.
 //!
 //! **Limits.** Memory: about a mebibyte, plus some 100 bytes per symbol. Time grows with the length times the number of
-//! edits: two transcripts of 30,000 words take about a tenth of a second with few errors and one second with nothing in
+//! edits: two transcripts of 30,000 words take about a tenth of a second with few errors and a third with nothing in
 //! common, their 165,000 characters some thirty times as long.
 
 use std::collections::HashMap;

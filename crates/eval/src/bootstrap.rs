@@ -26,7 +26,7 @@ impl Resamples {
     pub fn new(segments: usize, count: usize, seed: u64) -> Result<Self, EvalError> {
         let mut rng = ChaCha8Rng::seed_from_u64(seed);
         // The upper half of the product is uniform on 0..segments but for a bias below segments / 2⁶⁴.
-        let mut draw = || (u128::from(rng.next_u64()) * segments as u128 >> 64) as usize;
+        let mut draw = || ((u128::from(rng.next_u64()) * segments as u128) >> 64) as usize;
         let indices = (0..count).flat_map(|_| 0..segments).map(|_| draw()).collect();
         Self::from_indices(segments, indices)
     }
