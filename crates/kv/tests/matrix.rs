@@ -6,6 +6,7 @@ use proptest::prelude::*;
 use wnw_kv::policies::METHODS;
 use wnw_kv::policies::budget::Budget;
 use wnw_kv::policies::registry::{BuildError, Entry, Inputs, Keeps, find};
+use wnw_kv::profile::WnwOptions;
 use wnw_kv::profile::{Calibration, PROFILE_VERSION, Profile};
 use wnw_kv::{
     HeadSelection, KvDtype, KvShape, KvStore, LayerView, Policy, PromptLayout, Segments, StoreOptions,
@@ -69,6 +70,7 @@ impl Prompt {
             head_sensitivity: scores(12),
             n_anchor: 1,
             lambda: vec![],
+            options: WnwOptions::default(),
         };
         let (k, v, q) = (
             many(size(shape.n_kv_heads), 1),

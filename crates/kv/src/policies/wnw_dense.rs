@@ -161,6 +161,7 @@ mod tests {
             head_sensitivity: vec![1.0; heads],
             n_anchor: 2,
             lambda: vec![],
+            options: WnwOptions::default(),
         }
     }
 
