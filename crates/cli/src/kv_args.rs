@@ -203,9 +203,7 @@ impl KvArgs {
             return usage(format!("--r-gpu {r_gpu}: must be above 0 and at most 1"));
         }
         if self.kv.is_full() && self.r_gpu.is_some() {
-            return usage(
-                "--r-gpu needs another --kv method, such as wnw: the full cache keeps everything".into(),
-            );
+            return usage("--r-gpu needs --kv wnw or another method: the full cache keeps everything".into());
         }
         if !self.kv_option.is_empty() && (self.kv.is_full() || self.kv.is_wnw()) {
             return usage("--kv-option is for methods other than full and wnw".into());

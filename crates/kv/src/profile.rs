@@ -11,7 +11,7 @@ use crate::{HeadId, KvShape};
 pub const PROFILE_VERSION: u32 = 1;
 
 /// Share of a target r_GPU that anchors may take.
-const ANCHOR_SHARE: f64 = 0.6;
+const ANCHOR_SHARE: f64 = 0.65;
 
 /// The scores of a model's KV heads, and fitted λ. Heads are layer-major: index `layer · n_kv_heads + kv_head`.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
