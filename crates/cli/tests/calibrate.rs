@@ -111,6 +111,13 @@ fn a_recording_calibrates_itself_and_is_taken_up_again() {
     assert_eq!(strict.status.code(), Some(1));
     assert!(stderr(&strict).contains("lower --min-confidence"), "{}", stderr(&strict));
 
+    // λ is fitted to the recordings that were used.
+    let fitted = run(&[&arguments[..], &["--fit-lambda", "0.5"]].concat());
+    assert!(fitted.status.success(), "{}", stderr(&fitted));
+    let fit = folder.json("new/profile.json")["lambda"][0].clone();
+    assert_eq!(fit["target"], 0.5);
+    assert!((0.3..0.7).contains(&fit["measured"].as_f64().unwrap()), "{fit}");
+
     // The profile serves.
     let mut transcribe = Command::new(env!("CARGO_BIN_EXE_wnw"));
     transcribe.args([

@@ -1,8 +1,8 @@
 //! JSON of WhisperX, and our own.
 //!
 //! WhisperX writes `segments`, each with `words`, and the same words flat in `word_segments`; our own format (and
-//! OpenAI's verbose one) has `words` at the top. All three are read. Python's `json` writes `NaN` and `Infinity`, which
-//! are not JSON: they are taken as null.
+//! OpenAI's verbose one) has `words` at the top; the shipped samples have `prompts` in place of `segments`. All are read.
+//! Python's `json` writes `NaN` and `Infinity`, which are not JSON: they are taken as null.
 
 use std::borrow::Cow;
 
@@ -14,6 +14,7 @@ use super::{AlignedWord, AlignmentProblem, Located};
 struct File {
     words: Option<Vec<Word>>,
     word_segments: Option<Vec<Word>>,
+    #[serde(alias = "prompts")]
     segments: Option<Vec<Segment>>,
 }
 
@@ -102,6 +103,15 @@ mod tests {
     fn words(text: &str) -> Vec<Flat> {
         let words = parse(text).unwrap();
         words.into_iter().map(|w| (w.text, w.start.zip(w.end), w.confidence)).collect()
+    }
+
+    #[test]
+    fn the_shipped_sample_is_read() {
+        let path =
+            std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../../samples/prompts-en.words.json");
+        let words = words(&std::fs::read_to_string(path).unwrap());
+        assert_eq!((words[0].0.as_str(), words[0].2), ("Your", None));
+        assert!(words.len() > 300 && words.iter().all(|w| w.1.is_some()), "{}", words.len());
     }
 
     #[test]
