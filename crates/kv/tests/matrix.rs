@@ -384,7 +384,7 @@ fn of_equal_scores_the_lower_rows_stay() {
             let kept = prompt.prefill(policy.as_mut()).0;
             let groups = match entry.keeps {
                 Keeps::AtMost => Segments::new(&prompt.layout, policy.segment_rows()).ranges().to_vec(),
-                _ => vec![0..prompt.layout.n_audio()],
+                _ => std::iter::once(0..prompt.layout.n_audio()).collect(),
             };
             for rows in &kept {
                 for range in &groups {

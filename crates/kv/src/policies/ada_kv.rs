@@ -160,6 +160,7 @@ pub(super) mod tests {
     fn worked_example_ada_kv_authors_form() {
         let scores = example();
         assert_eq!(counts_of_best(&scores, 8), [7, 1]);
+        #[allow(clippy::type_complexity)] // a table of expectations
         let table: [(f64, [usize; 2], [&[u32]; 2], [usize; 2]); 5] = [
             (0.0, [7, 1], [&[0, 1, 2, 3, 4, 5, 6], &[2]], [7, 1]),
             (0.2, [6, 1], [&[0, 1, 2, 3, 4, 5], &[2]], [6, 2]),
