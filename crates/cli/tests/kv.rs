@@ -189,3 +189,22 @@ fn subtitles_are_what_players_read() {
     assert_eq!(vtt.matches(" --> ").count(), cues.len());
     assert!(vtt.lines().filter(|l| l.contains(" --> ")).all(|l| !l.contains(',')));
 }
+
+#[test]
+fn methods_for_comparison_go_by_name_and_keep_their_budget() {
+    for method in
+        ["streaming-llm", "h2o", "snapkv", "pyramidkv", "tova", "adakv", "audiokv", "razor-attention"]
+    {
+        let got = json(&["--kv", method, "--r-gpu", "0.4"]);
+        assert_eq!(got["statistics"]["kv_method"], method);
+        let r_gpu = got["statistics"]["r_gpu"].as_f64().unwrap();
+        assert!((r_gpu - 0.4).abs() < 2e-3, "{method}: {r_gpu}");
+    }
+    let bytes = json(&["--kv", "snapkv", "--kv-budget", "2MB", "--kv-option", "kernel=5"]);
+    assert!(bytes["statistics"]["kv_bytes"].as_u64().unwrap() <= 2_000_000);
+    assert_eq!(bytes["statistics"]["kv_parameters"]["kernel"], "5");
+    assert!(error(&["--kv", "snapkv", "--kv-option", "nope=1"]).contains("it has window"));
+    assert!(error(&["--kv", "snapkv", "--kv-option", "window"]).contains("NAME=VALUE"));
+    assert!(error(&["--kv", "snapkv", "--top-chunks", "2"]).contains("--kv wnw"));
+    assert!(error(&["--kv-option", "window=1"]).contains("--kv-option"));
+}
