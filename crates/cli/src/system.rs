@@ -1,5 +1,7 @@
 //! The process: threads, memory; and figures for people.
 
+pub use wnw_plot::clock;
+
 /// Sets up the computing threads: as many as asked for, or as many as the process may use (its affinity and quota
 /// counted). Must be called before any are started.
 pub fn set_threads(threads: Option<u16>) {
@@ -33,16 +35,6 @@ pub fn bytes(n: u64) -> String {
         format!("{n} B")
     } else {
         format!("{value:.*} {}", if value < 10.0 { 2 } else { 1 }, UNITS[unit])
-    }
-}
-
-/// Seconds for people: `m:ss` or `h:mm:ss`.
-pub fn clock(seconds: f64) -> String {
-    let s = seconds.max(0.0).round() as u64;
-    if s >= 3600 {
-        format!("{}:{:02}:{:02}", s / 3600, s / 60 % 60, s % 60)
-    } else {
-        format!("{}:{:02}", s / 60, s % 60)
     }
 }
 

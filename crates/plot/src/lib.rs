@@ -18,6 +18,7 @@ use thiserror::Error;
 
 pub use headmap::{HeadMapChart, HeadRole};
 pub use mismatch::MismatchChart;
+pub use scale::clock;
 pub use tide::{Groups, TideChart, TideStep};
 
 /// Longest side of a picture in pixels. The largest chart of a real model is far below it.

@@ -74,7 +74,7 @@ pub(crate) fn label(value: f64) -> String {
 }
 
 /// Seconds as `m:ss`, with hours when there are any.
-pub(crate) fn clock(seconds: f64) -> String {
+pub fn clock(seconds: f64) -> String {
     let s = seconds.max(0.0).round() as u64;
     if s >= 3600 {
         format!("{}:{:02}:{:02}", s / 3600, s / 60 % 60, s % 60)
