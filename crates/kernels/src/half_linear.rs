@@ -13,6 +13,8 @@ use crate::vector::{dot_rows, widen};
 
 /// Up to this many activation rows, weights are multiplied as they are read.
 const MAX_DIRECT_ROWS: usize = 4;
+/// Bytes of weights from which several threads are used: handing less over costs as much as reading it.
+const PARALLEL_FROM: usize = 512 << 10;
 /// Weight rows in one parallel task.
 const TILE: usize = 64;
 
@@ -23,6 +25,9 @@ pub fn half_linear<T: KvElement>(x: &[f32], w: &[T], m: usize, n: usize, k: usiz
     assert_eq!((x.len(), w.len(), out.len()), (m * k, n * k, m * n), "half_linear: shapes");
     if m == 1 {
         // The decode path: rows of the result are written in place, nothing is allocated.
+        if size_of_val(w) < PARALLEL_FROM {
+            return matvec(w, x, out);
+        }
         out.par_chunks_mut(TILE).zip(w.par_chunks(TILE * k)).for_each(|(out, w)| matvec(w, x, out));
         return;
     }

@@ -1,21 +1,25 @@
 //! Dot products and scaled sums over KV rows.
 
-use crate::KvElement;
 use crate::dispatch::{MulAdd, kernel};
+use crate::kv_row::LANES;
+use crate::{KvElement, KvRow};
 
-/// Width of the accumulators: one AVX-512 register, two AVX2 registers.
-const W: usize = 16;
+/// Width of the accumulators.
+const W: usize = LANES;
+
+/// Value rows that [`mix_rows`] widens at a time for all queries of a group.
+const MIX_BLOCK: usize = 64;
 
 kernel! {
     /// Scores of `g` query rows against `n` key rows of one KV head: `scores[j * stride + i] = scale · q_j · k_i`.
     ///
-    /// `q` is `(g, head_dim)`, `k` is `(n, head_dim)`, and `scores` has room for `n` values every `stride` from
+    /// `q` is `(g, head_dim)`, `k` is `(n, row_len)`, and `scores` has room for `n` values every `stride` from
     /// `offset`. Each key row is read, and widened, once for the whole group.
-    pub fn score_rows / score_rows_with<T: KvElement>(q: &[f32], k: &[T], head_dim: usize, scale: f32, scores: &mut [f32], stride: usize, offset: usize) = score_rows_body
+    pub fn score_rows / score_rows_with<T: KvRow>(q: &[f32], k: &[T], head_dim: usize, scale: f32, scores: &mut [f32], stride: usize, offset: usize) = score_rows_body
 }
 
 #[inline(always)]
-fn score_rows_body<M: MulAdd, T: KvElement>(
+fn score_rows_body<M: MulAdd, T: KvRow>(
     m: M,
     q: &[f32],
     k: &[T],
@@ -41,7 +45,7 @@ fn score_rows_body<M: MulAdd, T: KvElement>(
 }
 
 #[inline(always)]
-fn score_group<M: MulAdd, T: KvElement, const G: usize>(
+fn score_group<M: MulAdd, T: KvRow, const G: usize>(
     m: M,
     q: &[f32],
     k: &[T],
@@ -51,15 +55,12 @@ fn score_group<M: MulAdd, T: KvElement, const G: usize>(
     stride: usize,
     offset: usize,
 ) -> usize {
-    for (i, row) in k.chunks_exact(head_dim).enumerate() {
+    for (i, row) in k.chunks_exact(T::row_len(head_dim)).enumerate() {
         let mut acc = [[0f32; W]; G];
         let mut tail = [0f32; G];
         let mut d = 0;
         while d + W <= head_dim {
-            let mut wide = [0f32; W];
-            for (w, x) in wide.iter_mut().zip(&row[d..d + W]) {
-                *w = x.widen();
-            }
+            let wide = T::lanes(row, head_dim, d);
             for (j, acc) in acc.iter_mut().enumerate() {
                 let qd = &q[j * head_dim + d..j * head_dim + d + W];
                 for lane in 0..W {
@@ -70,7 +71,7 @@ fn score_group<M: MulAdd, T: KvElement, const G: usize>(
         }
         for (j, tail) in tail.iter_mut().enumerate() {
             for e in d..head_dim {
-                *tail = m.mul_add(q[j * head_dim + e], row[e].widen(), *tail);
+                *tail = m.mul_add(q[j * head_dim + e], T::element(row, head_dim, e), *tail);
             }
         }
         for j in 0..G {
@@ -101,12 +102,12 @@ pub const MIX_LANES: usize = 4;
 kernel! {
     /// Adds weighted value rows to partial sums: `acc[j, (offset + i) % MIX_LANES] += p[j * stride + offset + i] · v_i`.
     ///
-    /// `acc` is `(g, MIX_LANES, head_dim)` and `v` is `(n, head_dim)`. [`fold_mix`] adds the partial sums up.
-    pub fn mix_rows / mix_rows_with<T: KvElement>(p: &[f32], stride: usize, offset: usize, v: &[T], head_dim: usize, acc: &mut [f32]) = mix_rows_body
+    /// `acc` is `(g, MIX_LANES, head_dim)` and `v` is `(n, row_len)`. [`fold_mix`] adds the partial sums up.
+    pub fn mix_rows / mix_rows_with<T: KvRow>(p: &[f32], stride: usize, offset: usize, v: &[T], head_dim: usize, acc: &mut [f32]) = mix_rows_body
 }
 
 #[inline(always)]
-fn mix_rows_body<M: MulAdd, T: KvElement>(
+fn mix_rows_body<M: MulAdd, T: KvRow>(
     m: M,
     p: &[f32],
     stride: usize,
@@ -115,54 +116,75 @@ fn mix_rows_body<M: MulAdd, T: KvElement>(
     head_dim: usize,
     acc: &mut [f32],
 ) {
-    let n = v.len() / head_dim;
-    // Rows before the first that belongs to lane 0.
-    let lead = (MIX_LANES - offset % MIX_LANES) % MIX_LANES;
+    let len = T::row_len(head_dim);
+    let n = v.len() / len;
     let mut d = 0;
-    while d < head_dim {
-        let width = W.min(head_dim - d);
-        for (j, out) in acc.chunks_exact_mut(MIX_LANES * head_dim).enumerate() {
-            let weights = &p[j * stride + offset..j * stride + offset + n];
-            let lane_of = |i: usize| (offset + i) % MIX_LANES;
-            let mut acc = [[0f32; W]; MIX_LANES];
-            for (lane, acc) in acc.iter_mut().enumerate() {
-                acc[..width].copy_from_slice(&out[lane * head_dim + d..lane * head_dim + d + width]);
-            }
-            if width == W {
-                let one = |acc: &mut [[f32; W]; MIX_LANES], i: usize| {
-                    let row = &v[i * head_dim + d..i * head_dim + d + W];
-                    let acc = &mut acc[lane_of(i)];
-                    for lane in 0..W {
-                        acc[lane] = m.mul_add(weights[i], row[lane].widen(), acc[lane]);
-                    }
-                };
-                let lead = lead.min(n);
-                (0..lead).for_each(|i| one(&mut acc, i));
-                let mut i = lead;
-                while i + MIX_LANES <= n {
-                    for (lane4, acc) in acc.iter_mut().enumerate() {
-                        let row = &v[(i + lane4) * head_dim + d..(i + lane4) * head_dim + d + W];
-                        let w = weights[i + lane4];
-                        for lane in 0..W {
-                            acc[lane] = m.mul_add(w, row[lane].widen(), acc[lane]);
-                        }
-                    }
-                    i += MIX_LANES;
-                }
-                (i..n).for_each(|i| one(&mut acc, i));
-            } else {
-                for i in 0..n {
-                    let acc = &mut acc[lane_of(i)];
-                    for lane in 0..width {
-                        acc[lane] = m.mul_add(weights[i], v[i * head_dim + d + lane].widen(), acc[lane]);
-                    }
+    while d + W <= head_dim {
+        let lanes = |i: usize| T::lanes(&v[i * len..(i + 1) * len], head_dim, d);
+        if T::QUANTISED {
+            let mut wide = [[0f32; W]; MIX_BLOCK];
+            for start in (0..n).step_by(MIX_BLOCK) {
+                let wide = &mut wide[..MIX_BLOCK.min(n - start)];
+                wide.iter_mut().enumerate().for_each(|(i, wide)| *wide = lanes(start + i));
+                for (j, acc) in acc.chunks_exact_mut(MIX_LANES * head_dim).enumerate() {
+                    let weights = &p[j * stride + offset + start..][..wide.len()];
+                    mix_lanes(m, weights, offset + start, |i| wide[i], head_dim, &mut acc[d..]);
                 }
             }
-            for (lane, acc) in acc.iter().enumerate() {
-                out[lane * head_dim + d..lane * head_dim + d + width].copy_from_slice(&acc[..width]);
+        } else {
+            for (j, acc) in acc.chunks_exact_mut(MIX_LANES * head_dim).enumerate() {
+                let weights = &p[j * stride + offset..][..n];
+                mix_lanes(m, weights, offset, lanes, head_dim, &mut acc[d..]);
             }
         }
-        d += width;
+        d += W;
+    }
+    for (j, acc) in acc.chunks_exact_mut(MIX_LANES * head_dim).enumerate() {
+        let weights = &p[j * stride + offset..][..n];
+        for (i, (row, weight)) in v.chunks_exact(len).zip(weights).enumerate() {
+            let acc = &mut acc[(offset + i) % MIX_LANES * head_dim..][..head_dim];
+            for (e, acc) in acc.iter_mut().enumerate().skip(d) {
+                *acc = m.mul_add(*weight, T::element(row, head_dim, e), *acc);
+            }
+        }
+    }
+}
+
+/// Adds `W` elements of each row, `lanes(i)`, times its weight to one query's partial sums: `out` has `W` elements of
+/// each partial sum every `head_dim`.
+#[inline(always)]
+fn mix_lanes<M: MulAdd>(
+    m: M,
+    weights: &[f32],
+    offset: usize,
+    lanes: impl Fn(usize) -> [f32; W],
+    head_dim: usize,
+    out: &mut [f32],
+) {
+    let n = weights.len();
+    let mut acc = [[0f32; W]; MIX_LANES];
+    for (lane, acc) in acc.iter_mut().enumerate() {
+        acc.copy_from_slice(&out[lane * head_dim..lane * head_dim + W]);
+    }
+    let one = |acc: &mut [f32; W], i: usize| {
+        let row = lanes(i);
+        for lane in 0..W {
+            acc[lane] = m.mul_add(weights[i], row[lane], acc[lane]);
+        }
+    };
+    // Rows before the first that belongs to partial sum 0.
+    let lead = ((MIX_LANES - offset % MIX_LANES) % MIX_LANES).min(n);
+    (0..lead).for_each(|i| one(&mut acc[(offset + i) % MIX_LANES], i));
+    let mut i = lead;
+    while i + MIX_LANES <= n {
+        for (lane, acc) in acc.iter_mut().enumerate() {
+            one(acc, i + lane);
+        }
+        i += MIX_LANES;
+    }
+    (i..n).for_each(|i| one(&mut acc[(offset + i) % MIX_LANES], i));
+    for (lane, acc) in acc.iter().enumerate() {
+        out[lane * head_dim..lane * head_dim + W].copy_from_slice(acc);
     }
 }
 
@@ -189,15 +211,13 @@ fn widen_body<M: MulAdd, T: KvElement>(_: M, src: &[T], dst: &mut [f32]) {
 }
 
 kernel! {
-    /// Rounds a slice from f32 to the storage type.
-    pub fn narrow / narrow_with<T: KvElement>(src: &[f32], dst: &mut [T]) = narrow_body
+    /// Stores a row, `(head_dim)`, as `(row_len)` units of the storage type.
+    pub fn encode_row / encode_row_with<T: KvRow>(x: &[f32], row: &mut [T]) = encode_row_body
 }
 
 #[inline(always)]
-fn narrow_body<M: MulAdd, T: KvElement>(_: M, src: &[f32], dst: &mut [T]) {
-    for (d, s) in dst.iter_mut().zip(src) {
-        *d = T::narrow(*s);
-    }
+fn encode_row_body<M: MulAdd, T: KvRow>(_: M, x: &[f32], row: &mut [T]) {
+    T::encode(x, row);
 }
 
 /// Dot products of `R` weight rows with one activation row, for [`crate::half_linear`].
@@ -236,18 +256,32 @@ pub(crate) fn dot_rows<M: MulAdd, T: KvElement, const R: usize>(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::Isa;
+    use crate::{Int4, Int8, Isa};
     use half::{bf16, f16};
     use proptest::prelude::*;
 
-    fn check<T: KvElement>(g: usize, n: usize, head_dim: usize, seed: u64) {
+    fn check<T: KvRow + PartialEq + std::fmt::Debug>(g: usize, n: usize, head_dim: usize, seed: u64) {
         let mut state = seed | 1;
         let mut next = || {
             state = state.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
             ((state >> 40) as f32 / (1u64 << 24) as f32) * 2.0 - 1.0
         };
         let q: Vec<f32> = (0..g * head_dim).map(|_| next()).collect();
-        let rows: Vec<T> = (0..n * head_dim).map(|_| T::narrow(next())).collect();
+        let len = T::row_len(head_dim);
+        let mut rows = vec![T::STALE; n * len];
+        for row in rows.chunks_exact_mut(len) {
+            let x: Vec<f32> = (0..head_dim).map(|_| next()).collect();
+            encode_row(&x, row);
+            for isa in [Isa::Portable, Isa::Avx2, Isa::Avx512] {
+                let mut other = vec![T::STALE; len];
+                encode_row_with(isa, &x, &mut other);
+                assert_eq!(row, other, "{isa:?}");
+            }
+            for d in (0..head_dim / W).map(|block| block * W) {
+                let each: Vec<f32> = (d..d + W).map(|d| T::element(row, head_dim, d)).collect();
+                assert_eq!(T::lanes(row, head_dim, d).to_vec(), each);
+            }
+        }
         let (stride, offset) = (n + 3, 2);
         for isa in [Isa::Portable, Isa::Avx2, Isa::Avx512] {
             let mut scores = vec![0f32; g * stride];
@@ -258,7 +292,7 @@ mod tests {
             mix_rows_with(isa, &scores, stride, offset, &rows, head_dim, &mut acc);
             fold_mix(&acc, head_dim, &mut out);
             acc.fill(0.0);
-            let (first, rest) = rows.split_at(n / 3 * head_dim);
+            let (first, rest) = rows.split_at(n / 3 * len);
             mix_rows_with(isa, &scores, stride, offset, first, head_dim, &mut acc);
             mix_rows_with(isa, &scores, stride, offset + n / 3, rest, head_dim, &mut acc);
             fold_mix(&acc, head_dim, &mut cut);
@@ -266,14 +300,15 @@ mod tests {
             for j in 0..g {
                 let mut mixed = vec![0f64; head_dim];
                 for i in 0..n {
-                    let row = &rows[i * head_dim..(i + 1) * head_dim];
+                    let row = &rows[i * len..(i + 1) * len];
                     let s: f64 = (0..head_dim)
-                        .map(|d| f64::from(q[j * head_dim + d]) * f64::from(row[d].widen()))
+                        .map(|d| f64::from(q[j * head_dim + d]) * f64::from(T::element(row, head_dim, d)))
                         .sum::<f64>()
                         * 0.5;
                     assert!((f64::from(scores[j * stride + offset + i]) - s).abs() < 1e-4, "{isa:?}");
-                    for d in 0..head_dim {
-                        mixed[d] += f64::from(scores[j * stride + offset + i]) * f64::from(row[d].widen());
+                    for (d, mixed) in mixed.iter_mut().enumerate() {
+                        *mixed += f64::from(scores[j * stride + offset + i])
+                            * f64::from(T::element(row, head_dim, d));
                     }
                 }
                 for d in 0..head_dim {
@@ -285,10 +320,12 @@ mod tests {
 
     proptest! {
         #[test]
-        fn scores_and_mixes_agree_with_f64(g in 1usize..9, n in 0usize..40, head_dim in 1usize..70, seed: u64) {
+        fn scores_and_mixes_agree_with_f64(g in 1usize..9, n in 0usize..90, head_dim in 1usize..70, seed: u64) {
             check::<f32>(g, n, head_dim, seed);
             check::<bf16>(g, n, head_dim, seed);
             check::<f16>(g, n, head_dim, seed);
+            check::<Int8>(g, n, head_dim, seed);
+            check::<Int4>(g, n, head_dim, seed);
         }
     }
 }

@@ -31,7 +31,8 @@ pub enum ArenaError {
 /// Counts the bytes that the stores of one session set hold in one tier, and refuses what exceeds its capacity.
 ///
 /// Pages and blocks of the device are charged before they are allocated, a head's host run once it is gathered; all are
-/// credited when they are freed. Indices (which rows a head kept, where a segment lies) are not KV and not counted.
+/// credited when they are freed. A pager's digests count as well; indices (which rows a head kept, where a
+/// segment lies) are not KV and do not.
 /// Stores share an arena by its `Arc`.
 #[derive(Debug)]
 pub struct Arena {

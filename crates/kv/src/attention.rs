@@ -1,7 +1,7 @@
 //! Attention on slices: over a whole prompt in query blocks, and over resident rows for one step.
 
 use rayon::prelude::*;
-use wnw_kernels::KvElement;
+use wnw_kernels::KvRow;
 use wnw_kernels::elementwise::{exp_sub_sum, max, scale};
 use wnw_kernels::matmul::{MatRef, matmul_ab, matmul_abt};
 use wnw_kernels::vector::{MIX_LANES, fold_mix, mix_rows, score_rows};
@@ -161,9 +161,9 @@ pub struct StepScratch {
 
 /// Softmax attention of one step for one KV head: `g` query rows over rows that lie in pieces.
 ///
-/// `q` and `out` are `(g, head_dim)`; each piece is a pair of key and value rows, `(rows, head_dim)`, and `n` is the
-/// number of rows of all pieces. The result depends on the rows and their order alone, not on where the pieces end.
-pub fn attend_pieces<'a, T: KvElement>(
+/// `q` and `out` are `(g, head_dim)`; each piece is a pair of key and value rows as stored, `(rows, row_len)`, and `n` is
+/// the number of rows of all pieces. The result depends on the rows and their order alone, not on where the pieces end.
+pub fn attend_pieces<'a, T: KvRow>(
     q: &[f32],
     pieces: impl Iterator<Item = (&'a [T], &'a [T])> + Clone,
     n: usize,
@@ -172,14 +172,14 @@ pub fn attend_pieces<'a, T: KvElement>(
     scratch: &mut StepScratch,
     out: &mut [f32],
 ) {
-    let g = q.len() / head_dim;
+    let (g, row_len) = (q.len() / head_dim, T::row_len(head_dim));
     let StepScratch { weights, mixed } = scratch;
     // Every element is overwritten below, so only growth costs anything.
     weights.resize(g * n, 0.0);
     let mut at = 0;
     for (k, _) in pieces.clone() {
         score_rows(q, k, head_dim, scale_by, weights, n, at);
-        at += k.len() / head_dim;
+        at += k.len() / row_len;
     }
     debug_assert_eq!(at, n);
     for weights in weights.chunks_exact_mut(n.max(1)) {
@@ -192,7 +192,7 @@ pub fn attend_pieces<'a, T: KvElement>(
     let mut at = 0;
     for (_, v) in pieces {
         mix_rows(weights, n, at, v, head_dim, mixed);
-        at += v.len() / head_dim;
+        at += v.len() / row_len;
     }
     fold_mix(mixed, head_dim, out);
 }

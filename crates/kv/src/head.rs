@@ -2,7 +2,7 @@
 
 use std::ops::Range;
 
-use wnw_kernels::KvElement;
+use wnw_kernels::KvRow;
 
 use crate::host::HostRun;
 use crate::page::{PAGE_ROWS, Page, page_rows, write_row};
@@ -34,8 +34,10 @@ pub struct Tidal<T> {
     /// What attention reads up to `audio_end`, in order, and its rows.
     pieces: Vec<Piece>,
     arranged_rows: usize,
-    /// Audio rows on the device or on their way.
+    /// Audio rows that attention reads; those on their way count.
     resident: usize,
+    /// Audio rows on the device that it does not read.
+    hidden: usize,
 }
 
 /// One segment of a tidal head.
@@ -99,9 +101,14 @@ impl<T> TidalSegment<T> {
             if matches!(self.state, BlockState::In(_) | BlockState::Pending) { self.host_rows() } else { 0 };
         recalled + if self.hidden { 0 } else { self.kept.len() }
     }
+
+    /// Audio rows of the segment that are on the device and not read.
+    fn hidden_rows(&self) -> usize {
+        if self.hidden { self.kept.len() } else { 0 }
+    }
 }
 
-impl<T: KvElement> HeadRows<T> {
+impl<T: KvRow> HeadRows<T> {
     /// Whether the next row needs a new page.
     pub fn is_full(&self) -> bool {
         self.len == self.pages.len() * PAGE_ROWS
@@ -120,6 +127,11 @@ impl<T: KvElement> HeadRows<T> {
             (None, Some(kept)) => kept.len(),
             (None, None) => n_audio,
         }
+    }
+
+    /// Audio rows on the device or on their way, of `n_audio`, whether attention reads them or not.
+    pub fn held_rows(&self, n_audio: usize) -> usize {
+        self.audio_rows(n_audio) + self.tidal.as_ref().map_or(0, |tidal| tidal.hidden)
     }
 
     /// Of each of these segments (ordinals, ascending): audio rows that attention reads; those on their way count.
@@ -178,6 +190,7 @@ impl<T: KvElement> HeadRows<T> {
             pieces: Vec::new(),
             arranged_rows: 0,
             resident: kept.len(),
+            hidden: 0,
         });
         self.arrange();
     }
@@ -214,8 +227,8 @@ impl<T: KvElement> HeadRows<T> {
         tidal.pieces = pieces;
     }
 
-    /// The key and value rows that attention reads, in order of position.
-    pub fn pieces<'a>(&'a self, head_dim: usize) -> impl Iterator<Item = (&'a [T], &'a [T])> + Clone + 'a {
+    /// The key and value rows that attention reads, of `row_len` storage units, in order of position.
+    pub fn pieces<'a>(&'a self, row_len: usize) -> impl Iterator<Item = (&'a [T], &'a [T])> + Clone + 'a {
         let (arranged, start) = match &self.tidal {
             Some(tidal) => (&tidal.pieces[..], tidal.audio_end),
             None => (&[][..], 0),
@@ -228,13 +241,13 @@ impl<T: KvElement> HeadRows<T> {
                     _ => None,
                 },
             };
-            Some(page_rows(page?, piece.start, piece.rows, head_dim))
+            Some(page_rows(page?, piece.start, piece.rows, row_len))
         });
         let first = start / PAGE_ROWS;
         let tail = (first..self.pages.len()).filter_map(move |page| {
             let from = if page == first { start % PAGE_ROWS } else { 0 };
             let to = PAGE_ROWS.min(self.len - page * PAGE_ROWS);
-            (to > from).then(|| page_rows(&self.pages[page], from, to - from, head_dim))
+            (to > from).then(|| page_rows(&self.pages[page], from, to - from, row_len))
         });
         arranged.chain(tail)
     }
@@ -245,8 +258,10 @@ impl<T> Tidal<T> {
     pub fn change<R>(&mut self, number: u32, change: impl FnOnce(&mut TidalSegment<T>) -> R) -> R {
         let segment = &mut self.segments[number as usize];
         self.resident -= segment.resident();
+        self.hidden -= segment.hidden_rows();
         let answer = change(segment);
         self.resident += segment.resident();
+        self.hidden += segment.hidden_rows();
         let unusual = segment.hidden || matches!(segment.state, BlockState::In(_));
         match (self.unusual.binary_search(&number), unusual) {
             (Err(at), true) => self.unusual.insert(at, number),

@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use memmap2::Mmap;
 use thiserror::Error;
-use wnw_kernels::KvElement;
+use wnw_kernels::KvRow;
 
 use crate::arena::{Arena, ArenaError};
 
@@ -43,18 +43,18 @@ pub enum HostError {
 #[derive(Clone, Debug)]
 pub struct HostRun<T> {
     memory: HostMemory<T>,
-    len: usize, // elements
+    len: usize, // storage units
 }
 
 #[derive(Clone, Debug)]
 enum HostMemory<T> {
     Ram(Arc<Vec<T>>),
-    /// Elements from an offset in bytes; the map is there once the prefill is complete.
+    /// From an offset in bytes; the map is there once the prefill is complete.
     File(Arc<std::sync::OnceLock<Mmap>>, usize),
 }
 
-impl<T: KvElement> HostRun<T> {
-    /// Elements `range` of the run.
+impl<T: KvRow> HostRun<T> {
+    /// Storage units `range` of the run.
     ///
     /// # Panics
     /// Before [`HostTier::seal`], or past the run's end.
@@ -70,7 +70,7 @@ impl<T: KvElement> HostRun<T> {
         }
     }
 
-    /// Elements of the run.
+    /// Storage units of the run.
     pub fn len(&self) -> usize {
         self.len
     }
@@ -93,7 +93,7 @@ impl HostTier {
     }
 
     /// Takes over one head's run; it can be read after [`HostTier::seal`].
-    pub fn put<T: KvElement>(&mut self, run: Vec<T>) -> Result<HostRun<T>, HostError> {
+    pub fn put<T: KvRow>(&mut self, run: Vec<T>) -> Result<HostRun<T>, HostError> {
         let (len, bytes) = (run.len(), size_of_val(&run[..]) as u64);
         let memory = match &self.place {
             HostPlace::Ram => {

@@ -41,6 +41,16 @@ impl PromptLayout {
         Ok(Self { len, audio, n_audio })
     }
 
+    /// A prompt of one stretch of `audio` positions with `text` positions before and after it.
+    pub fn around(text: usize, audio: usize) -> Self {
+        let stretch = text..text + audio;
+        Self {
+            len: audio + 2 * text,
+            audio: if audio > 0 { vec![stretch] } else { Vec::new() },
+            n_audio: audio,
+        }
+    }
+
     /// Positions of the prompt, text and audio.
     pub fn len(&self) -> usize {
         self.len

@@ -7,7 +7,7 @@ use std::sync::mpsc::{Receiver, Sender, channel};
 use std::thread::JoinHandle;
 
 use serde::Serialize;
-use wnw_kernels::KvElement;
+use wnw_kernels::KvRow;
 
 use crate::host::HostRun;
 use crate::page::Page;
@@ -54,13 +54,13 @@ pub struct Move<T> {
     pub segment: u32,
     /// Where the rows come from: keys, then values.
     pub host: HostRun<T>,
-    /// Elements of the run.
+    /// Storage units of the run.
     pub range: Range<usize>,
     /// Where they go.
     pub page: Page<T>,
 }
 
-impl<T: KvElement> Move<T> {
+impl<T: KvRow> Move<T> {
     /// Copies the rows.
     pub fn carry_out(&mut self) {
         let rows = self.host.get(self.range.clone());
@@ -79,7 +79,7 @@ pub struct Mover<T> {
     thread: Option<JoinHandle<()>>,
 }
 
-impl<T: KvElement> Mover<T> {
+impl<T: KvRow> Mover<T> {
     /// Starts the thread; fails when the system has none to give.
     pub fn start() -> std::io::Result<Self> {
         let (jobs, todo) = channel::<Move<T>>();

@@ -2,7 +2,8 @@
 
 use std::sync::Arc;
 
-use wnw_kernels::KvElement;
+use wnw_kernels::KvRow;
+use wnw_kernels::vector::encode_row;
 
 use crate::arena::{Arena, ArenaError};
 
@@ -10,7 +11,7 @@ use crate::arena::{Arena, ArenaError};
 /// last, partly filled page of each head costs little.
 pub const PAGE_ROWS: usize = 64;
 
-/// Rows of keys and values: `(2, rows, head_dim)`, keys first. Rows that were never written are NaN, so that a stale
+/// Rows of keys and values: `(2, rows, row_len)`, keys first. Rows that were never written read as NaN, so that a stale
 /// read shows.
 pub type Page<T> = Box<[T]>;
 
@@ -21,16 +22,16 @@ pub type Page<T> = Box<[T]>;
 #[derive(Debug)]
 pub struct PagePool<T> {
     rows: usize,
-    head_dim: usize,
+    row_len: usize,
     arena: Arc<Arena>,
     free: Vec<Page<T>>,
     allocated: u64,
 }
 
-impl<T: KvElement> PagePool<T> {
-    /// An empty pool of pages of `rows` rows of `head_dim` elements.
-    pub fn new(rows: usize, head_dim: usize, arena: Arc<Arena>) -> Self {
-        Self { rows, head_dim, arena, free: Vec::new(), allocated: 0 }
+impl<T: KvRow> PagePool<T> {
+    /// An empty pool of pages of `rows` rows of `row_len` storage units.
+    pub fn new(rows: usize, row_len: usize, arena: Arc<Arena>) -> Self {
+        Self { rows, row_len, arena, free: Vec::new(), allocated: 0 }
     }
 
     /// Takes a page.
@@ -40,13 +41,13 @@ impl<T: KvElement> PagePool<T> {
         }
         let bytes = self.page_bytes();
         self.arena.charge(bytes)?;
-        let len = 2 * self.rows * self.head_dim;
+        let len = 2 * self.rows * self.row_len;
         let mut page = Vec::new();
         if page.try_reserve_exact(len).is_err() {
             self.arena.credit(bytes);
             return Err(ArenaError::OutOfMemory { needed: bytes, used: self.arena.used() });
         }
-        page.resize(len, T::NAN);
+        page.resize(len, T::STALE);
         self.allocated += 1;
         Ok(page.into_boxed_slice())
     }
@@ -54,7 +55,7 @@ impl<T: KvElement> PagePool<T> {
     /// Takes a page back for later use. In debug builds it is poisoned, so that a read of it shows.
     pub fn give(&mut self, mut page: Page<T>) {
         if cfg!(debug_assertions) {
-            page.fill(T::NAN);
+            page.fill(T::STALE);
         }
         self.free.push(page);
     }
@@ -85,28 +86,28 @@ impl<T: KvElement> PagePool<T> {
 
     /// Bytes of one page.
     pub fn page_bytes(&self) -> u64 {
-        (2 * self.rows * self.head_dim * size_of::<T>()) as u64
+        (2 * self.rows * self.row_len * size_of::<T>()) as u64
     }
 }
 
 impl<T> Drop for PagePool<T> {
     /// The pages' owner goes with the pool: all of its bytes are free again.
     fn drop(&mut self) {
-        self.arena.credit(self.allocated * (2 * self.rows * self.head_dim * size_of::<T>()) as u64);
+        self.arena.credit(self.allocated * (2 * self.rows * self.row_len * size_of::<T>()) as u64);
     }
 }
 
 /// Writes row `slot` of a page.
-pub fn write_row<T: KvElement>(page: &mut [T], slot: usize, k: &[f32], v: &[f32]) {
-    let hd = k.len();
+pub fn write_row<T: KvRow>(page: &mut [T], slot: usize, k: &[f32], v: &[f32]) {
+    let len = T::row_len(k.len());
     let half = page.len() / 2;
-    wnw_kernels::vector::narrow(k, &mut page[slot * hd..(slot + 1) * hd]);
-    wnw_kernels::vector::narrow(v, &mut page[half + slot * hd..half + (slot + 1) * hd]);
+    encode_row(k, &mut page[slot * len..(slot + 1) * len]);
+    encode_row(v, &mut page[half + slot * len..half + (slot + 1) * len]);
 }
 
-/// Key rows and value rows `start .. start + rows` of a page, each `(rows, head_dim)`.
-pub fn page_rows<T>(page: &[T], start: usize, rows: usize, head_dim: usize) -> (&[T], &[T]) {
+/// Key rows and value rows `start .. start + rows` of a page, each `(rows, row_len)`.
+pub fn page_rows<T>(page: &[T], start: usize, rows: usize, row_len: usize) -> (&[T], &[T]) {
     let (k, v) = page.split_at(page.len() / 2);
-    let range = start * head_dim..(start + rows) * head_dim;
+    let range = start * row_len..(start + rows) * row_len;
     (&k[range.clone()], &v[range])
 }

@@ -1,8 +1,11 @@
 //! The contract between a KV method and the rest of the program.
 
+use std::fmt;
+
 use serde::{Deserialize, Serialize};
 use thiserror::Error;
 
+use crate::merge::{Merge, PromptRows};
 use crate::page::PAGE_ROWS;
 use crate::report::Role;
 use crate::{KvShape, PromptLayout};
@@ -10,8 +13,8 @@ use crate::{KvShape, PromptLayout};
 /// A KV-cache method.
 ///
 /// A method is a value with its parameters as public fields. It lives for one prompt: the engine makes a fresh one for
-/// every window of a recording. Its calls come in this order: [`Policy::observes`], then [`Policy::after_prefill`] once
-/// per layer in ascending order, [`Policy::watches`] and [`Policy::before_decode`] once, and [`Policy::after_step`] after
+/// every window of a recording. Its calls come in this order: [`Policy::observes`], then [`Policy::before_layer`] and
+/// [`Policy::after_prefill`] once per layer in ascending order, [`Policy::watches`] and [`Policy::before_decode`] once, and [`Policy::after_step`] after
 /// every step. The store checks each answer when it takes it.
 pub trait Policy: Send {
     /// The name that reports and tables print.
@@ -31,6 +34,14 @@ pub trait Policy: Send {
     fn observes(&self, layout: &PromptLayout) -> Vec<usize> {
         let _ = layout;
         Vec::new()
+    }
+
+    /// Which neighbouring audio rows become one before `layer` and all that follow it run. `x` is the layer's input,
+    /// `(rows, hidden_size)`. Such a method observes nothing. What was merged away is in no [`LayerView`] (its keys and
+    /// values read zero), and [`HeadSelection::All`] is all rows that are left.
+    fn before_layer(&mut self, layer: usize, rows: &PromptRows, x: &[f32]) -> Option<Merge> {
+        let _ = (layer, rows, x);
+        None
     }
 
     /// What each KV head of `view.layer` keeps of the audio, in head order (`n_kv_heads` selections).
@@ -53,11 +64,42 @@ pub trait Policy: Send {
         SwapPlan::default()
     }
 
+    /// Who chooses what each layer sees once a step's queries are known; asked once, after the last layer's prefill, and
+    /// given to [`crate::KvStore::set_pager`].
+    fn pager(&mut self) -> Option<Box<dyn Pager>> {
+        None
+    }
+
     /// What to recall and release after a step, when all layers have run. `attention` is `(n_audio)`: the softmax weight
     /// on each audio row, summed over the watched heads' query heads, of this step alone.
     fn after_step(&mut self, attention: &[f32]) -> SwapPlan {
         let _ = attention;
         SwapPlan::default()
+    }
+}
+
+/// Chooses in each step, layer by layer, what the heads' attention sees.
+///
+/// Plans are one per KV head of the layer, in head order, or none at all for no change. Queries are
+/// `(n_q_heads, head_dim)`, after rotary embedding.
+pub trait Pager: Send + fmt::Debug {
+    /// Bytes on the device that it chooses by; the store counts them with its own.
+    fn bytes(&self) -> u64;
+
+    /// What is on the device when decoding begins, beside what the heads kept. It is part of the prefill, and not counted
+    /// as recalled.
+    fn at_first(&mut self, layer: usize) -> Vec<SwapPlan> {
+        let _ = layer;
+        Vec::new()
+    }
+
+    /// What to recall and release before `layer`'s attention, which waits for what is recalled.
+    fn before_attention(&mut self, layer: usize, q: &[f32]) -> Vec<SwapPlan>;
+
+    /// The same after it: recalls then have the time until the layer's next attention.
+    fn after_attention(&mut self, layer: usize, q: &[f32]) -> Vec<SwapPlan> {
+        let _ = (layer, q);
+        Vec::new()
     }
 }
 
@@ -102,7 +144,8 @@ pub enum HeadSelection {
     Tiered(Vec<u32>),
 }
 
-/// What the store is to move between two steps, for every head whose selection was [`HeadSelection::Tiered`].
+/// What the store is to move: between two steps for every head whose selection was [`HeadSelection::Tiered`], or before
+/// a layer's attention for one of these.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct SwapPlan {
     /// Segments that the next step is to see whole, ascending. What of them is not on the device is recalled.
@@ -124,8 +167,8 @@ pub struct Release {
 /// Which invariant a selection broke.
 #[derive(Debug, Error, PartialEq, Eq)]
 pub enum SelectionError {
-    /// A layer's answer must have one selection per KV head.
-    #[error("layer {layer}: {got} head selections for {want} KV heads")]
+    /// A layer's answer must have one selection, or one plan, per KV head.
+    #[error("layer {layer}: {got} head selections or plans for {want} KV heads")]
     HeadCount {
         /// Layer index.
         layer: usize,

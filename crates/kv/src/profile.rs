@@ -94,6 +94,19 @@ pub enum Normalise {
     MinMax,
 }
 
+/// By what heads are ranked, and kept (ablation A3 of arXiv 2608.22704).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Signal {
+    /// VS×HS.
+    #[default]
+    Product,
+    /// The voice score alone.
+    Voice,
+    /// The head sensitivity alone.
+    Sensitivity,
+}
+
 /// What a run asks of a profile.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
@@ -106,6 +119,8 @@ pub struct WnwOptions {
     pub n_anchor: Option<usize>,
     /// λ; by default from the target.
     pub lambda: Option<f64>,
+    /// What importance is. λ is fitted for the product; for others it follows from the static retention.
+    pub signal: Signal,
     /// How importance becomes retention.
     pub normalise: Normalise,
     /// Segment length in seconds.
@@ -132,6 +147,7 @@ impl Default for WnwOptions {
             n_voice: None,
             n_anchor: None,
             lambda: None,
+            signal: Signal::default(),
             normalise: Normalise::default(),
             segment_seconds: 2.0,
             chunk_seconds: 4.0,
@@ -252,6 +268,15 @@ impl Profile {
         self.voice_score.iter().zip(&self.head_sensitivity).map(|(vs, hs)| vs * hs).collect()
     }
 
+    /// What a signal says of each head, `(n_layers, n_kv_heads)`.
+    pub fn scores(&self, signal: Signal) -> Vec<f64> {
+        match signal {
+            Signal::Product => self.importance(),
+            Signal::Voice => self.voice_score.clone(),
+            Signal::Sensitivity => self.head_sensitivity.clone(),
+        }
+    }
+
     /// Head indices from the most important to the least; of equals the lower layer, then the lower head.
     pub fn ranking(&self) -> Vec<usize> {
         ranking(&self.importance())
@@ -272,15 +297,19 @@ impl Profile {
 
     /// The parameters of a run.
     pub fn params(&self, options: &WnwOptions) -> Result<WnwParams, ProfileError> {
-        let heads = self.importance().len();
+        let importance = self.scores(options.signal);
+        let heads = importance.len();
         if !(options.r_gpu > 0.0 && options.r_gpu <= 1.0) {
             return Err(ProfileError::Options(format!(
                 "r_GPU is {}; it must be above 0 and at most 1",
                 options.r_gpu
             )));
         }
-        let meant =
-            |fit: &&Fit| (fit.target - options.r_gpu).abs() < 1e-9 && fit.normalise == options.normalise;
+        let meant = |fit: &&Fit| {
+            (fit.target - options.r_gpu).abs() < 1e-9
+                && fit.normalise == options.normalise
+                && options.signal == Signal::Product
+        };
         let fit = self.lambda.iter().find(meant);
         let n_anchor = options.n_anchor.unwrap_or_else(|| self.anchors_for(options.r_gpu));
         let n_voice =
@@ -291,7 +320,7 @@ impl Profile {
                 "{n_anchor} anchor heads among {n_voice} voice heads among {heads} KV heads: each must be at least 1 and fit in the next"
             )));
         }
-        let normalised = normalised(&self.importance(), n_anchor, options.normalise);
+        let normalised = normalised(&importance, n_anchor, options.normalise);
         let lambda = match (options.lambda, fit) {
             (Some(lambda), _) => lambda,
             (None, Some(fit)) if (n_anchor, n_voice) == (fit.n_anchor, fit.n_voice) => fit.lambda,
@@ -301,7 +330,7 @@ impl Profile {
             return Err(ProfileError::Options(format!("λ is {lambda}; it must be 0 or more")));
         }
         let mut roles = vec![Role::Fixed; heads];
-        for (place, head) in self.ranking().into_iter().take(n_voice).enumerate() {
+        for (place, head) in ranking(&importance).into_iter().take(n_voice).enumerate() {
             roles[head] = if place < n_anchor { Role::Anchor } else { Role::Tidal };
         }
         let whole = options.r_gpu >= 1.0 && options.lambda.is_none();
@@ -335,7 +364,7 @@ impl Profile {
             selection: options.selection,
             release: options.release,
             warm_start: options.warm_start,
-            made: Made { target: options.r_gpu, lambda },
+            made: Made { target: options.r_gpu, lambda, signal: options.signal },
         };
         params.check(heads)?;
         Ok(params)

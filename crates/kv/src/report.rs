@@ -63,10 +63,14 @@ pub struct SwapCounters {
 pub struct StoreReport {
     /// Audio rows on the device, over all layers and KV heads.
     pub audio_rows: u64,
+    /// Those of them that the next step's attention reads, as far as is known before its queries.
+    pub read_rows: u64,
     /// Text rows (prompt and answer), over all layers and KV heads.
     pub text_rows: u64,
     /// Share of the prompt's audio rows that is on the device, r_GPU (1 without audio).
     pub r_gpu: f64,
+    /// Share that attention reads (1 without audio).
+    pub r_read: f64,
     /// Share that is on the device or recallable, r_GPU+CPU (1 without audio).
     pub r_gpu_cpu: f64,
     /// Bytes allocated on the device.

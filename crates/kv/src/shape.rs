@@ -1,9 +1,11 @@
-//! Sizes and element type of a KV cache.
+//! Sizes and storage type of a KV cache.
 
 use std::fmt;
 use std::str::FromStr;
 
+use half::{bf16, f16};
 use serde::{Deserialize, Serialize};
+use wnw_kernels::{Int4, Int8, KvRow};
 
 /// Head counts and sizes of a decoder with grouped-query attention.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -26,29 +28,39 @@ impl KvShape {
 
     /// Bytes of the keys and values of one position over all layers and heads.
     pub fn bytes_per_position(&self, dtype: KvDtype) -> u64 {
-        (self.n_layers * self.n_kv_heads * self.head_dim * 2 * dtype.bytes()) as u64
+        (self.n_layers * self.n_kv_heads * 2 * dtype.row_bytes(self.head_dim)) as u64
     }
 }
 
-/// Element type in which keys and values are stored; arithmetic is always f32.
+/// Type in which rows of keys and values are stored; arithmetic is always f32.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum KvDtype {
-    /// 4 bytes, exact.
+    /// 4 bytes an element, exact.
     F32,
-    /// 2 bytes, 8 bits of significand: the default, as in the checkpoints' own inference code.
+    /// 2 bytes an element, 8 bits of significand: the default, as in the checkpoints' own inference code.
     #[default]
     Bf16,
-    /// 2 bytes, 11 bits of significand, largest value 65504.
+    /// 2 bytes an element, 11 bits of significand, largest value 65504.
     F16,
+    /// 1 byte an element and an f32 scale per row: [`wnw_kernels::Int8`].
+    Int8,
+    /// Half a byte an element, and scale and minimum in f16 per 32 elements of a row: [`wnw_kernels::Int4`].
+    Int4,
 }
 
 impl KvDtype {
-    /// Bytes of one element.
-    pub fn bytes(self) -> usize {
+    /// Every type, the widest first.
+    pub const ALL: [Self; 5] = [Self::F32, Self::Bf16, Self::F16, Self::Int8, Self::Int4];
+
+    /// Bytes of one head's row of keys, or of values, with its scales.
+    pub fn row_bytes(self, head_dim: usize) -> usize {
         match self {
-            Self::F32 => 4,
-            Self::Bf16 | Self::F16 => 2,
+            Self::F32 => f32::row_bytes(head_dim),
+            Self::Bf16 => bf16::row_bytes(head_dim),
+            Self::F16 => f16::row_bytes(head_dim),
+            Self::Int8 => Int8::row_bytes(head_dim),
+            Self::Int4 => Int4::row_bytes(head_dim),
         }
     }
 }
@@ -59,6 +71,8 @@ impl fmt::Display for KvDtype {
             Self::F32 => "f32",
             Self::Bf16 => "bf16",
             Self::F16 => "f16",
+            Self::Int8 => "int8",
+            Self::Int4 => "int4",
         })
     }
 }
@@ -67,11 +81,7 @@ impl FromStr for KvDtype {
     type Err = String;
 
     fn from_str(s: &str) -> Result<Self, String> {
-        match s {
-            "f32" => Ok(Self::F32),
-            "bf16" => Ok(Self::Bf16),
-            "f16" => Ok(Self::F16),
-            _ => Err(format!("'{s}' is no KV type; use f32, bf16 or f16")),
-        }
+        let known = Self::ALL.into_iter().find(|dtype| dtype.to_string() == s);
+        known.ok_or_else(|| format!("'{s}' is no KV type; use f32, bf16, f16, int8 or int4"))
     }
 }

@@ -5,15 +5,16 @@ use std::time::Duration;
 
 use half::{bf16, f16};
 use thiserror::Error;
+use wnw_kernels::{Int4, Int8};
 
 use crate::arena::{Arena, ArenaError};
 use crate::head::HeadRows;
 use crate::host::{HostError, HostPlace};
 use crate::mover::SwapMode;
 use crate::policy::{
-    HeadId, HeadSelection, LayerView, SelectionError, SwapPlan, check_plan, check_selection,
+    HeadId, HeadSelection, LayerView, Pager, SelectionError, SwapPlan, check_plan, check_selection,
 };
-use crate::report::{Role, RoleReport, StoreReport};
+use crate::report::{Role, RoleReport, StoreReport, SwapCounters};
 use crate::tiers::Tiers;
 use crate::{KvDtype, KvShape, PromptLayout, Segments};
 
@@ -46,8 +47,8 @@ pub enum StoreError {
         /// The layer due.
         want: usize,
     },
-    /// Only heads that recall nothing can be watched.
-    #[error("KV head {kv_head} of layer {layer} cannot be watched: it does not exist or recalls rows")]
+    /// Only heads that exist can be watched.
+    #[error("KV head {kv_head} of layer {layer} cannot be watched: there is no such head")]
     Watch {
         /// Layer index.
         layer: usize,
@@ -62,7 +63,7 @@ pub enum StoreError {
 /// How a store is made.
 #[derive(Clone, Debug)]
 pub struct StoreOptions {
-    /// Element type of keys and values, on both tiers.
+    /// Type in which keys and values are stored, audio and text, on both tiers.
     pub dtype: KvDtype,
     /// Audio rows of a segment: [`crate::Policy::segment_rows`].
     pub segment_rows: usize,
@@ -105,6 +106,21 @@ pub struct KvStore {
     attention: Vec<f32>,                            // (n_audio), of the current step
     stretches: Vec<(std::ops::Range<usize>, bool)>, // of the layout
     recalls: bool,
+    pager: Option<Box<dyn Pager>>,
+    pager_bytes: Charged,
+}
+
+/// Bytes charged to an arena until dropped.
+#[derive(Debug)]
+struct Charged {
+    arena: Arc<Arena>,
+    bytes: u64,
+}
+
+impl Drop for Charged {
+    fn drop(&mut self) {
+        self.arena.credit(self.bytes);
+    }
 }
 
 #[derive(Debug)]
@@ -112,6 +128,8 @@ enum Typed {
     F32(Tiers<f32>),
     Bf16(Tiers<bf16>),
     F16(Tiers<f16>),
+    Int8(Tiers<Int8>),
+    Int4(Tiers<Int4>),
 }
 
 /// Runs `$body` with the typed tiers of `$tiers`.
@@ -121,6 +139,8 @@ macro_rules! with_tiers {
             Typed::F32($t) => $body,
             Typed::Bf16($t) => $body,
             Typed::F16($t) => $body,
+            Typed::Int8($t) => $body,
+            Typed::Int4($t) => $body,
         }
     };
 }
@@ -133,6 +153,8 @@ impl KvStore {
             KvDtype::F32 => Typed::F32(Tiers::new(shape, options, &segments)),
             KvDtype::Bf16 => Typed::Bf16(Tiers::new(shape, options, &segments)),
             KvDtype::F16 => Typed::F16(Tiers::new(shape, options, &segments)),
+            KvDtype::Int8 => Typed::Int8(Tiers::new(shape, options, &segments)),
+            KvDtype::Int4 => Typed::Int4(Tiers::new(shape, options, &segments)),
         };
         Self {
             shape,
@@ -145,6 +167,8 @@ impl KvStore {
             admitted: 0,
             watched: Vec::new(),
             recalls: false,
+            pager: None,
+            pager_bytes: Charged { arena: Arc::clone(&options.device), bytes: 0 },
         }
     }
 
@@ -189,13 +213,45 @@ impl KvStore {
     pub fn watch(&mut self, heads: Vec<HeadId>) -> Result<(), StoreError> {
         for HeadId { layer, kv_head } in heads.iter().copied() {
             self.require_prefilled(layer)?;
-            let tidal = |head: usize| with_tiers!(&self.tiers, t => t.heads[head].tidal.is_some());
-            if kv_head >= self.shape.n_kv_heads || tidal(self.head_index(layer, kv_head)) {
+            if kv_head >= self.shape.n_kv_heads {
                 return Err(StoreError::Watch { layer, kv_head });
             }
         }
         self.watched = heads;
         Ok(())
+    }
+
+    /// Lets `pager` choose in every step what each layer's heads see, and brings what it wants to begin with; call once,
+    /// after the last layer is admitted.
+    pub fn set_pager(&mut self, pager: Option<Box<dyn Pager>>) -> Result<(), StoreError> {
+        let Some(mut pager) = pager else { return Ok(()) };
+        self.require_prefilled(0)?;
+        self.device.charge(pager.bytes())?;
+        self.pager_bytes.bytes += pager.bytes();
+        let before = with_tiers!(&self.tiers, t => t.counters);
+        for layer in 0..self.shape.n_layers {
+            self.page(layer, &pager.at_first(layer))?;
+        }
+        let first = |counters: &mut SwapCounters| {
+            counters.recalled_segments = before.recalled_segments;
+            counters.recalled_bytes = before.recalled_bytes;
+        };
+        with_tiers!(&mut self.tiers, t => first(&mut t.counters));
+        self.pager = Some(pager);
+        Ok(())
+    }
+
+    /// Carries out a pager's plans for a layer.
+    fn page(&mut self, layer: usize, plans: &[SwapPlan]) -> Result<(), StoreError> {
+        let (got, want) = (plans.len(), self.shape.n_kv_heads);
+        if plans.is_empty() {
+            return Ok(());
+        }
+        if got != want {
+            return Err(SelectionError::HeadCount { layer, got, want }.into());
+        }
+        plans.iter().try_for_each(|plan| check_plan(plan, self.segments.len()))?;
+        with_tiers!(&mut self.tiers, t => t.swap_layer(layer, plans))
     }
 
     /// Begins a step: what the watched heads attended to is forgotten.
@@ -222,15 +278,19 @@ impl KvStore {
     }
 
     /// Attention of one step of `layer` over everything resident: `q` and `out` are `(n_q_heads, head_dim)`, scores are
-    /// multiplied by `scale`, softmax and sums are f32. Waits for the layer's recalled rows.
+    /// multiplied by `scale`, softmax and sums are f32. Carries out what the pager chooses, and waits for what is recalled
+    /// before the layer's attention.
     pub fn attend(&mut self, layer: usize, q: &[f32], scale: f32, out: &mut [f32]) -> Result<(), StoreError> {
         self.require_prefilled(layer)?;
+        let plans = self.pager.as_mut().map_or(Vec::new(), |pager| pager.before_attention(layer, q));
+        self.page(layer, &plans)?;
         with_tiers!(&mut self.tiers, t => t.attend(layer, q, scale, out))?;
         for head in self.watched.iter().filter(|head| head.layer == layer) {
             let (stretches, sum) = (&self.stretches, &mut self.attention);
             with_tiers!(&self.tiers, t => t.observe(layer, head.kv_head, stretches, sum));
         }
-        Ok(())
+        let plans = self.pager.as_mut().map_or(Vec::new(), |pager| pager.after_attention(layer, q));
+        self.page(layer, &plans)
     }
 
     /// Carries out a swap plan: releases at once; recalls are there at the latest when the next step's attention reads
@@ -268,14 +328,14 @@ impl KvStore {
             self.watched.contains(&id)
         };
         with_tiers!(&self.tiers, t => t.heads.iter().enumerate().map(|(i, head)| match (&head.tidal, &head.kept) {
-            (Some(_), _) => Role::Tidal,
+            (Some(tidal), _) if self.layout.n_audio() == 0 || tidal.host.len() > 0 => Role::Tidal,
             (None, Some(_)) => Role::Fixed,
-            (None, None) if watched(i) => Role::Anchor,
-            (None, None) => Role::Whole,
+            _ if watched(i) => Role::Anchor,
+            _ => Role::Whole,
         }).collect())
     }
 
-    /// Audio rows of each KV head that are on the device or on their way to it, `(n_layers, n_kv_heads)`.
+    /// Audio rows that each KV head's attention reads, `(n_layers, n_kv_heads)`; those on their way count.
     pub fn head_rows(&self) -> Vec<u64> {
         let mut rows = Vec::new();
         self.head_rows_into(&mut rows);
@@ -287,6 +347,14 @@ impl KvStore {
         let n_audio = self.layout.n_audio();
         rows.clear();
         with_tiers!(&self.tiers, t => rows.extend(t.heads.iter().map(|h| h.audio_rows(n_audio) as u64)));
+    }
+
+    /// Audio rows of each KV head that are on the device or on their way to it, `(n_layers, n_kv_heads)`, whether its
+    /// attention reads them or not.
+    pub fn held_rows_into(&self, rows: &mut Vec<u64>) {
+        let n_audio = self.layout.n_audio();
+        rows.clear();
+        with_tiers!(&self.tiers, t => rows.extend(t.heads.iter().map(|h| h.held_rows(n_audio) as u64)));
     }
 
     /// Audio rows of each segment that one head has on the device or on their way to it, `(n_segments)`; `None` if there
@@ -319,7 +387,7 @@ impl KvStore {
 
     /// Bytes allocated on the device for this store, now.
     pub fn device_bytes(&self) -> u64 {
-        with_tiers!(&self.tiers, t => t.device_bytes())
+        with_tiers!(&self.tiers, t => t.device_bytes()) + self.pager_bytes.bytes
     }
 
     /// Time that attention waited for recalled rows (overlapped), or that copying took (synchronous).
@@ -331,7 +399,9 @@ impl KvStore {
     pub fn report(&self) -> StoreReport {
         let n_audio = self.layout.n_audio() as u64;
         let mut roles: Vec<RoleReport> = Vec::new();
-        for (role, device_rows) in self.roles().into_iter().zip(self.head_rows()) {
+        let mut held = Vec::new();
+        self.held_rows_into(&mut held);
+        for (role, device_rows) in self.roles().into_iter().zip(held) {
             let reachable_rows = if role == Role::Tidal { n_audio } else { device_rows };
             match roles.iter_mut().find(|r| r.role == role) {
                 Some(report) => {
@@ -350,8 +420,11 @@ impl KvStore {
         let all = (self.shape.n_layers * self.shape.n_kv_heads) as u64 * n_audio;
         let share = |rows: u64| if all == 0 { 1.0 } else { rows as f64 / all as f64 };
         let audio_rows = roles.iter().map(|r| r.device_rows).sum();
+        let read_rows = self.head_rows().iter().sum();
         StoreReport {
             audio_rows,
+            read_rows,
+            r_read: share(read_rows),
             text_rows,
             r_gpu: share(audio_rows),
             r_gpu_cpu: share(roles.iter().map(|r| r.reachable_rows).sum()),

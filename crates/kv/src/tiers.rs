@@ -1,11 +1,12 @@
-//! Both tiers for one element type: admission, attention, swaps.
+//! Both tiers for one KV type: admission, attention, swaps.
 
 use std::ops::Range;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use rayon::prelude::*;
-use wnw_kernels::KvElement;
+use wnw_kernels::KvRow;
+use wnw_kernels::vector::encode_row;
 
 use crate::arena::ArenaError;
 use crate::attention::{StepScratch, attend_pieces};
@@ -13,7 +14,7 @@ use crate::head::{BlockState, HeadRows, Tidal, TidalSegment};
 use crate::host::HostTier;
 use crate::mover::{Move, Mover, SwapMode};
 use crate::page::{PAGE_ROWS, Page, PagePool};
-use crate::policy::{HeadSelection, LayerView, SwapPlan};
+use crate::policy::{HeadSelection, LayerView, Release, SwapPlan};
 use crate::report::SwapCounters;
 use crate::store::{StoreError, StoreOptions};
 use crate::{KvShape, PromptLayout, Segments};
@@ -23,7 +24,7 @@ const PARALLEL_FROM: usize = 1 << 17;
 
 /// The rows of all heads, the pages they lie in, and the copy thread.
 #[derive(Debug)]
-pub struct Tiers<T: KvElement> {
+pub struct Tiers<T: KvRow> {
     shape: KvShape,
     pub heads: Vec<HeadRows<T>>, // n_layers * n_kv_heads
     pages: PagePool<T>,
@@ -49,15 +50,15 @@ struct HostPlan {
     text_before: Vec<usize>,
 }
 
-impl<T: KvElement> Tiers<T> {
+impl<T: KvRow> Tiers<T> {
     pub fn new(shape: KvShape, options: &StoreOptions, segments: &Segments) -> Self {
         // A block never holds more rows than the longest segment has.
         let block_rows = segments.ranges().iter().map(Range::len).max().unwrap_or(1);
         Self {
             shape,
             heads: (0..shape.n_layers * shape.n_kv_heads).map(|_| HeadRows::default()).collect(),
-            pages: PagePool::new(PAGE_ROWS, shape.head_dim, Arc::clone(&options.device)),
-            blocks: PagePool::new(block_rows, shape.head_dim, Arc::clone(&options.device)),
+            pages: PagePool::new(PAGE_ROWS, T::row_len(shape.head_dim), Arc::clone(&options.device)),
+            blocks: PagePool::new(block_rows, T::row_len(shape.head_dim), Arc::clone(&options.device)),
             host: HostTier::new(options.host_place.clone(), Arc::clone(&options.host)),
             swap: options.swap,
             mover: None,
@@ -182,7 +183,7 @@ impl<T: KvElement> Tiers<T> {
         self.rows.extend(heads.iter().map(HeadRows::rows));
         let rows = &self.rows;
         let one = |head: &HeadRows<T>, rows: usize, scratch: &mut StepScratch, q: &[f32], out: &mut [f32]| {
-            attend_pieces(q, head.pieces(head_dim), rows, head_dim, scale, scratch, out);
+            attend_pieces(q, head.pieces(T::row_len(head_dim)), rows, head_dim, scale, scratch, out);
         };
         // Splitting across threads costs microseconds: worth it only when the rows take longer to read.
         if rows.iter().sum::<usize>() * head_dim < PARALLEL_FROM {
@@ -202,6 +203,7 @@ impl<T: KvElement> Tiers<T> {
     pub fn observe(&self, layer: usize, kv_head: usize, stretches: &[(Range<usize>, bool)], sum: &mut [f32]) {
         let head = &self.heads[layer * self.shape.n_kv_heads + kv_head];
         let rows = head.rows();
+        let segments = head.tidal.as_ref().map_or(&[][..], |tidal| &tidal.segments);
         for weights in self.scratch[kv_head].weights.chunks_exact(rows.max(1)) {
             let (mut row, mut first_ordinal) = (0, 0);
             for (stretch, is_audio) in stretches {
@@ -212,6 +214,20 @@ impl<T: KvElement> Tiers<T> {
                         let weights = &weights[row..row + stretch.len()];
                         sum[ordinals].iter_mut().zip(weights).for_each(|(sum, w)| *sum += w);
                         row += stretch.len();
+                    }
+                    // Of a tidal head, what each segment has on the device now.
+                    (Some(kept), true) if !segments.is_empty() => {
+                        for segment in segments.iter().filter(|s| ordinals.contains(&s.ordinals.start)) {
+                            let here = matches!(segment.state, BlockState::In(_));
+                            let mut kept = kept[segment.kept.clone()].iter().peekable();
+                            for ordinal in segment.ordinals.clone() {
+                                let was_kept = kept.next_if(|o| **o as usize == ordinal).is_some();
+                                if if was_kept { !segment.hidden } else { here } {
+                                    sum[ordinal] += weights[row];
+                                    row += 1;
+                                }
+                            }
+                        }
                     }
                     (Some(kept), true) => {
                         let from = kept.partition_point(|o| (*o as usize) < ordinals.start);
@@ -226,7 +242,7 @@ impl<T: KvElement> Tiers<T> {
         }
     }
 
-    /// Carries out a plan that was checked: releases at once, recalls at once or on the copy thread.
+    /// Carries out a plan that was checked, in every head: releases at once, recalls at once or on the copy thread.
     pub fn swap(&mut self, plan: &SwapPlan) -> Result<(), StoreError> {
         if plan.wanted.is_empty() && plan.release.is_empty() {
             return Ok(());
@@ -235,24 +251,9 @@ impl<T: KvElement> Tiers<T> {
         for layer in 0..self.shape.n_layers {
             self.settle(layer)?;
         }
+        // All releases come first: recalls use the room that they leave.
         for head in 0..self.heads.len() {
-            let Some(tidal) = &mut self.heads[head].tidal else { continue };
-            let mut changed = false;
-            for release in &plan.release {
-                let state = tidal.change(release.segment, |segment| {
-                    changed |= release.whole && !segment.hidden;
-                    segment.hidden |= release.whole && !segment.kept.is_empty();
-                    std::mem::replace(&mut segment.state, BlockState::Out)
-                });
-                if let BlockState::In(block) = state {
-                    self.blocks.give(block);
-                    self.counters.released_segments += 1;
-                    changed = true;
-                }
-            }
-            if changed {
-                self.heads[head].arrange();
-            }
+            self.release(head, &plan.release);
         }
         // Room is given segment by segment over all heads, so that a budget that cannot take them all starves no layer;
         // copies are made head by head, so that the first layers have theirs first.
@@ -270,9 +271,47 @@ impl<T: KvElement> Tiers<T> {
         Ok(())
     }
 
+    /// Carries out one checked plan per KV head of a layer: releases at once, recalls at once or on the copy thread.
+    pub fn swap_layer(&mut self, layer: usize, plans: &[SwapPlan]) -> Result<(), StoreError> {
+        self.settle(layer)?;
+        let first = layer * self.shape.n_kv_heads;
+        for (kv_head, plan) in plans.iter().enumerate() {
+            self.release(first + kv_head, &plan.release);
+        }
+        for (kv_head, plan) in plans.iter().enumerate() {
+            for segment in &plan.wanted {
+                if let Some(job) = self.recall(first + kv_head, *segment)? {
+                    self.dispatch(job)?;
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Releases segments of one head, which have arrived.
+    fn release(&mut self, head: usize, releases: &[Release]) {
+        let Some(tidal) = &mut self.heads[head].tidal else { return };
+        let mut changed = false;
+        for release in releases {
+            let state = tidal.change(release.segment, |segment| {
+                changed |= release.whole && !segment.hidden;
+                segment.hidden |= release.whole && !segment.kept.is_empty();
+                std::mem::replace(&mut segment.state, BlockState::Out)
+            });
+            if let BlockState::In(block) = state {
+                self.blocks.give(block);
+                self.counters.released_segments += 1;
+                changed = true;
+            }
+        }
+        if changed {
+            self.heads[head].arrange();
+        }
+    }
+
     /// Makes room for a segment that is not on the device; the move that brings it.
     fn recall(&mut self, head: usize, number: u32) -> Result<Option<Move<T>>, StoreError> {
-        let hd = self.shape.head_dim;
+        let len = T::row_len(self.shape.head_dim);
         let Some(tidal) = &mut self.heads[head].tidal else { return Ok(None) };
         let shown = tidal.segments[number as usize].hidden;
         if shown {
@@ -286,7 +325,7 @@ impl<T: KvElement> Tiers<T> {
         } else if rows > 0 {
             match self.blocks.take() {
                 Ok(page) => {
-                    let range = 2 * segment.host_row * hd..2 * (segment.host_row + rows) * hd;
+                    let range = 2 * segment.host_row * len..2 * (segment.host_row + rows) * len;
                     self.counters.recalled_segments += 1;
                     self.counters.recalled_bytes += (range.len() * size_of::<T>()) as u64;
                     tidal.change(number, |segment| segment.state = BlockState::Pending);
@@ -404,7 +443,9 @@ impl<T: KvElement> Tiers<T> {
                     return Err(format!("head {i}: segment {number} is in the wrong list"));
                 }
             }
-            if ordinal != layout.n_audio() || 2 * host_rows * self.shape.head_dim != tidal.host.len() {
+            if ordinal != layout.n_audio()
+                || 2 * host_rows * T::row_len(self.shape.head_dim) != tidal.host.len()
+            {
                 return Err(format!("head {i}: device and host together are not the whole audio"));
             }
             let resident = read + kept - head.len;
@@ -412,6 +453,13 @@ impl<T: KvElement> Tiers<T> {
                 let counted = head.audio_rows(layout.n_audio());
                 return Err(format!(
                     "head {i}: {counted} audio rows are counted where {resident} are resident"
+                ));
+            }
+            let hidden: usize =
+                tidal.segments.iter().filter(|s| s.hidden).map(|segment| segment.kept.len()).sum();
+            if head.held_rows(layout.n_audio()) != head.audio_rows(layout.n_audio()) + hidden {
+                return Err(format!(
+                    "head {i}: {hidden} rows are out of sight, which is not what is counted"
                 ));
             }
             if head.rows() != read {
@@ -433,14 +481,15 @@ impl<T: KvElement> Tiers<T> {
 }
 
 /// The rows that a head did not keep, in storage type: for each segment its keys, then its values.
-fn host_run<'a, T: KvElement>(
+fn host_run<'a, T: KvRow>(
     positions: &[usize],
     kept: &[u32],
     segments: &Segments,
     hd: usize,
     row: impl Fn(usize) -> (&'a [f32], &'a [f32]),
 ) -> Result<Vec<T>, StoreError> {
-    let len = 2 * (positions.len() - kept.len()) * hd;
+    let row_len = T::row_len(hd);
+    let len = 2 * (positions.len() - kept.len()) * row_len;
     let mut run: Vec<T> = Vec::new();
     if run.try_reserve_exact(len).is_err() {
         return Err(StoreError::HostMemory { needed: (len * size_of::<T>()) as u64 });
@@ -456,7 +505,9 @@ fn host_run<'a, T: KvElement>(
         for values in [false, true] {
             for position in &rest {
                 let (k, v) = row(*position);
-                run.extend((if values { v } else { k }).iter().map(|x| T::narrow(*x)));
+                let at = run.len();
+                run.resize(at + row_len, T::STALE);
+                encode_row(if values { v } else { k }, &mut run[at..]);
             }
         }
     }

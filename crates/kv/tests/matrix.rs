@@ -1,178 +1,15 @@
 //! What every method must do, whichever it is: all that the registry has run through the same tests.
 
+mod prompts;
+
 use std::collections::BTreeMap;
 
+use prompts::{Prompt, SCALE, layout, noise, shape};
 use proptest::prelude::*;
 use wnw_kv::policies::METHODS;
 use wnw_kv::policies::budget::Budget;
 use wnw_kv::policies::registry::{BuildError, Entry, Inputs, Keeps, find};
-use wnw_kv::profile::WnwOptions;
-use wnw_kv::profile::{Calibration, PROFILE_VERSION, Profile};
-use wnw_kv::{
-    HeadSelection, KvDtype, KvShape, KvStore, LayerView, Policy, PromptLayout, Segments, StoreOptions,
-};
-
-const SCALE: f32 = 0.4;
-
-fn noise(n: usize, seed: u64) -> Vec<f32> {
-    let mut s = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
-    (0..n)
-        .map(|_| {
-            s = s.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
-            ((s >> 40) as f32 / (1u64 << 24) as f32) * 4.0 - 2.0
-        })
-        .collect()
-}
-
-/// Stretches of text and audio in turn, beginning with text.
-fn layout(lengths: &[usize]) -> PromptLayout {
-    let (mut at, mut audio) = (0, Vec::new());
-    for (i, length) in lengths.iter().enumerate() {
-        if i % 2 == 1 {
-            audio.push(at..at + length);
-        }
-        at += length;
-    }
-    PromptLayout::new(at, audio).unwrap()
-}
-
-fn shape(n_layers: usize, n_kv_heads: usize, group: usize, head_dim: usize) -> KvShape {
-    KvShape { n_layers, n_q_heads: n_kv_heads * group, n_kv_heads, head_dim }
-}
-
-/// A prompt's keys, values and queries.
-struct Prompt {
-    shape: KvShape,
-    layout: PromptLayout,
-    profile: Profile,
-    k: Vec<Vec<f32>>, // per layer (n_kv_heads, len, head_dim)
-    v: Vec<Vec<f32>>,
-    q: Vec<Vec<f32>>, // per layer (len, n_q_heads, head_dim)
-}
-
-impl Prompt {
-    fn new(shape: KvShape, layout: PromptLayout, seed: u64) -> Self {
-        let size = |heads: usize| heads * layout.len() * shape.head_dim;
-        let many = |size: usize, salt: u64| {
-            (0..shape.n_layers as u64).map(|l| noise(size, seed ^ (salt + 97 * l))).collect()
-        };
-        let heads = shape.n_layers * shape.n_kv_heads;
-        let scores =
-            |salt: u64| noise(heads, seed ^ salt).iter().map(|x| f64::from(x.abs()) / 4.0 + 0.5).collect();
-        let profile = Profile {
-            version: PROFILE_VERSION,
-            fingerprint: String::new(),
-            model: String::new(),
-            shape,
-            tokens_per_second: 5.0,
-            calibration: Calibration::default(),
-            voice_score: scores(11),
-            head_sensitivity: scores(12),
-            n_anchor: 1,
-            lambda: vec![],
-            options: WnwOptions::default(),
-        };
-        let (k, v, q) = (
-            many(size(shape.n_kv_heads), 1),
-            many(size(shape.n_kv_heads), 2),
-            many(size(shape.n_q_heads), 3),
-        );
-        Self { shape, layout, profile, k, v, q }
-    }
-
-    fn policy(
-        &self,
-        entry: &Entry,
-        budget: Budget,
-        options: &[(&str, &str)],
-    ) -> Result<Box<dyn Policy>, BuildError> {
-        let options: BTreeMap<String, String> =
-            options.iter().map(|(k, v)| ((*k).to_owned(), (*v).to_owned())).collect();
-        let (shape, profile) = (self.shape, Some(&self.profile));
-        entry.policy(&Inputs { shape, layout: &self.layout, budget, profile, options: &options })
-    }
-
-    /// Selections of all heads, `(n_layers, n_kv_heads)`, as lists of rows; and a store that took them.
-    fn prefill(&self, policy: &mut dyn Policy) -> (Vec<Vec<u32>>, KvStore) {
-        let options = StoreOptions {
-            dtype: KvDtype::F32,
-            segment_rows: policy.segment_rows(),
-            ..StoreOptions::default()
-        };
-        let mut store = KvStore::new(self.shape, self.layout.clone(), &options);
-        let observed = policy.observes(&self.layout);
-        assert!(observed.windows(2).all(|w| w[0] < w[1]) && observed.iter().all(|p| *p < self.layout.len()));
-        let (row, n_audio) = (self.shape.n_q_heads * self.shape.head_dim, self.layout.n_audio() as u32);
-        let mut kept = Vec::new();
-        for layer in 0..self.shape.n_layers {
-            let q: Vec<f32> =
-                observed.iter().flat_map(|p| &self.q[layer][p * row..(p + 1) * row]).copied().collect();
-            let view = LayerView {
-                layer,
-                shape: self.shape,
-                layout: &self.layout,
-                k: &self.k[layer],
-                v: &self.v[layer],
-                observed: &observed,
-                q: &q,
-                scale: SCALE,
-            };
-            let selection = policy.after_prefill(&view);
-            assert_eq!(selection.len(), self.shape.n_kv_heads);
-            for head in &selection {
-                let rows = match head {
-                    HeadSelection::All => (0..n_audio).collect(),
-                    HeadSelection::Only(rows) | HeadSelection::Tiered(rows) => rows.clone(),
-                };
-                assert!(rows.windows(2).all(|w| w[0] < w[1]), "{}: not ascending: {rows:?}", policy.name());
-                assert!(rows.last().is_none_or(|last| *last < n_audio), "{}: past the end", policy.name());
-                kept.push(rows);
-            }
-            store.admit(&view, &selection).unwrap();
-            store.check_integrity().unwrap();
-        }
-        (kept, store)
-    }
-
-    fn kept(&self, entry: &Entry, budget: Budget, options: &[(&str, &str)]) -> Vec<Vec<u32>> {
-        self.prefill(self.policy(entry, budget, options).unwrap().as_mut()).0
-    }
-
-    /// Positions of the audio rows.
-    fn positions(&self) -> Vec<usize> {
-        self.layout.audio().iter().flat_map(Clone::clone).collect()
-    }
-
-    /// Softmax weights of one query over the keys at `rows`, by the definition.
-    fn weights(&self, layer: usize, kv_head: usize, q: &[f32], rows: &[usize]) -> Vec<f64> {
-        let (n, hd) = (self.layout.len(), self.shape.head_dim);
-        let dot = |row: &usize| {
-            let k = &self.k[layer][(kv_head * n + row) * hd..][..hd];
-            q.iter().zip(k).map(|(a, b)| f64::from(*a) * f64::from(*b)).sum::<f64>() * f64::from(SCALE)
-        };
-        let exp: Vec<f64> = rows.iter().map(|row| dot(row).exp()).collect();
-        let sum: f64 = exp.iter().sum();
-        exp.into_iter().map(|e| e / sum).collect()
-    }
-
-    /// Σ over `queries` of the attention of each query head of a group at each audio row, `(group, n_audio)`.
-    fn sums(&self, layer: usize, kv_head: usize, queries: &[usize]) -> Vec<Vec<f64>> {
-        let (hd, group, positions) = (self.shape.head_dim, self.shape.group(), self.positions());
-        let mut out = vec![vec![0.0; positions.len()]; group];
-        for (head, out) in out.iter_mut().enumerate() {
-            for &query in queries {
-                let at = (query * self.shape.n_q_heads + kv_head * group + head) * hd;
-                let seen: Vec<usize> = (0..=query).collect();
-                let weights = self.weights(layer, kv_head, &self.q[layer][at..at + hd], &seen);
-                positions
-                    .iter()
-                    .zip(out.iter_mut())
-                    .for_each(|(p, sum)| *sum += weights.get(*p).unwrap_or(&0.0));
-            }
-        }
-        out
-    }
-}
+use wnw_kv::{KvDtype, Segments};
 
 /// Checks one method on one prompt; `false` where the profile allows no such budget.
 fn run(prompt: &Prompt, entry: &Entry, budget: Budget) -> bool {
@@ -189,6 +26,13 @@ fn run(prompt: &Prompt, entry: &Entry, budget: Budget) -> bool {
     match entry.keeps {
         Keeps::Everything => assert_eq!(total, all),
         Keeps::Budget => assert_eq!(total, budget.total(shape, n_audio), "{name}: {budget}"),
+        Keeps::Pages => {
+            assert!(total == 0 || budget.total(shape, n_audio) + 2 * 32 * kept.len() >= all, "{name}")
+        }
+        Keeps::Merged => {
+            let least = kept.len() * prompt.layout.audio().len();
+            assert!(total <= budget.total(shape, n_audio).max(least), "{name}: {budget}: {total}");
+        }
         Keeps::AtMost => {
             assert!(total as f64 <= budget.share(shape, n_audio) * all as f64 + 1e-3, "{name}: {total}");
         }
@@ -199,36 +43,46 @@ fn run(prompt: &Prompt, entry: &Entry, budget: Budget) -> bool {
     // The store has just these rows, and attention sees just these and all text.
     assert_eq!(store.report().audio_rows, total as u64, "{name}");
     assert_eq!(store.report().text_rows as usize, kept.len() * (prompt.layout.len() - n_audio), "{name}");
-    let (n, hd, group) = (prompt.layout.len(), shape.head_dim, shape.group());
-    let positions = prompt.positions();
-    let q = noise(shape.n_q_heads * hd, 77);
-    for layer in 0..shape.n_layers {
+    let q = noise(shape.n_q_heads * shape.head_dim, 77);
+    for (layer, kept) in kept.chunks_exact(shape.n_kv_heads).enumerate() {
         let mut out = vec![f32::NAN; q.len()];
         store.attend(layer, &q, SCALE, &mut out).unwrap();
-        for q_head in 0..shape.n_q_heads {
-            let kv_head = q_head / group;
-            let kept = &kept[layer * shape.n_kv_heads + kv_head];
-            let dropped = |p: &usize| {
-                positions.binary_search(p).is_ok_and(|o| kept.binary_search(&(o as u32)).is_err())
-            };
-            let rows: Vec<usize> = (0..n).filter(|p| !dropped(p)).collect();
-            let weights = prompt.weights(layer, kv_head, &q[q_head * hd..][..hd], &rows);
-            for (i, got) in out[q_head * hd..][..hd].iter().enumerate() {
-                let v = |row: &usize| f64::from(prompt.v[layer][(kv_head * n + row) * hd + i]);
-                let want: f64 = rows.iter().zip(&weights).map(|(row, w)| w * v(row)).sum();
-                assert!(
-                    rows.is_empty() || (f64::from(*got) - want).abs() < 1e-4,
-                    "{name}: attention {got} for {want}"
-                );
-            }
-        }
+        prompt.check_attention(name, layer, &q, &out, kept);
     }
-    // What it does between steps leaves a sound store.
+    // What it does within and between steps leaves a sound store, and what decides at prefill is not changed.
     store.watch(policy.watches()).unwrap();
+    store.set_pager(policy.pager()).unwrap();
+    store.check_integrity().unwrap();
     store.swap(&policy.before_decode()).unwrap();
     store.check_integrity().unwrap();
-    store.swap(&policy.after_step(store.attention())).unwrap();
-    store.check_integrity().unwrap();
+    for step in 0..3 {
+        let row = noise(shape.n_kv_heads * shape.head_dim, step);
+        let q = noise(shape.n_q_heads * shape.head_dim, 100 + step);
+        store.begin_step();
+        for layer in 0..shape.n_layers {
+            let mut out = vec![f32::NAN; q.len()];
+            store.append(layer, &row, &row).unwrap();
+            store.attend(layer, &q, SCALE, &mut out).unwrap();
+            assert!(out.iter().all(|x| x.is_finite()), "{name}");
+        }
+        store.check_integrity().unwrap();
+        let report = store.report();
+        match entry.keeps {
+            Keeps::Everything | Keeps::Budget | Keeps::Merged => {
+                assert_eq!(report.audio_rows, total as u64, "{name}")
+            }
+            // To the nearest page of 32 in every head, and to one page where there is a row.
+            Keeps::Pages => {
+                let rows = budget.total(shape, n_audio).div_ceil(kept.len());
+                let most = if rows == 0 { 0 } else { (rows + 16).max(32) };
+                assert!(report.audio_rows as usize <= kept.len() * most.min(n_audio), "{name}: {report:?}");
+            }
+            Keeps::AtMost => {}
+        }
+        assert!(report.read_rows <= report.audio_rows, "{name}");
+        store.swap(&policy.after_step(store.attention())).unwrap();
+        store.check_integrity().unwrap();
+    }
     true
 }
 
@@ -260,9 +114,10 @@ proptest! {
     #[test]
     fn the_best_scored_rows_survive(
         group in prop::sample::select(vec![1usize, 4, 8]), kv_heads in 1usize..4, rows in prop::collection::vec(8usize..190, 9),
-        cut in 0usize..200, seed: u64,
+        cut in 0usize..=20, seed: u64,
     ) {
-        let layout = layout(&[2, cut, 1, 200 - cut, 70]);
+        // Whole segments: of a last, shorter one WnW keeps ⌊retention · length⌋ rows, which may be none.
+        let layout = layout(&[2, 10 * cut, 1, 200 - 10 * cut, 70]);
         let mut prompt = Prompt::new(shape(3, kv_heads, group, 4), layout, seed);
         let (n, hd) = (prompt.layout.len(), 4);
         let positions = prompt.positions();
@@ -463,7 +318,7 @@ fn the_registry_is_sound() {
             assert!(bad.is_some_and(|e| e.to_string().contains(option)), "{}: {option}", entry.name);
         }
         // What a method takes as an option it reports, so that a run can be repeated from its report.
-        if entry.keeps == Keeps::Budget {
+        if entry.keeps != Keeps::AtMost {
             let told = prompt.policy(entry, Budget::Ratio(0.5), &[]).unwrap().parameters();
             for (option, _) in entry.options.iter().filter(|(option, _)| *option != "scores") {
                 let (_, value) =
@@ -481,6 +336,17 @@ fn the_registry_is_sound() {
         ("headkv", "beta", "0.5"),
         ("pyramidkv", "beta", "inf"),
         ("wnw", "top_chunks", "0"),
+        ("arkvale", "page", "0"),
+        ("arkvale", "top_pages", "0"),
+        ("quest", "page", "0"),
+        ("freekv", "tau", "1.5"),
+        ("freekv", "tau", "NaN"),
+        ("affpool", "tau", "NaN"),
+        ("affpool", "tau", "-1.01"),
+        ("affpool", "deep_share", "0"),
+        ("affpool", "deep_window", "0"),
+        ("affpool", "input_window", "0"),
+        ("affpool", "position", "last"),
         ("audiokv", "scores", "loud"),
     ] {
         let error = prompt.policy(find(name).unwrap(), Budget::Ratio(0.5), &[(option, value)]).err().unwrap();

@@ -214,13 +214,22 @@ proptest! {
         prop_assert_eq!(store.report().r_gpu_cpu, 1.0);
     }
 
-    /// With everything recalled a tidal head is a full head, bit for bit.
+    /// With everything recalled a tidal head is a full head, bit for bit: rows come back from either place as they would
+    /// have been stored on the device, in every KV type.
     #[test]
-    fn recalling_everything_is_the_full_cache(audio in 1usize..200, rows in 1usize..40, group in 1usize..4, hd in 1usize..20, seed: u64) {
+    fn recalling_everything_is_the_full_cache(
+        audio in 1usize..200, rows in 1usize..40, group in 1usize..4, hd in 1usize..50,
+        dtype in prop::sample::select(KvDtype::ALL.to_vec()), file: bool, seed: u64,
+    ) {
         let shape = KvShape { n_layers: 1, n_q_heads: 2 * group, n_kv_heads: 2, head_dim: hd };
         let prompt = Prompt::new(shape, layout(2, audio, 0, 0, 2), seed);
-        let mut tiered = prompt.fill(&mut Tiered { seed, rows }, &StoreOptions::default()).unwrap();
-        let mut full = prompt.fill(&mut Full, &StoreOptions::default()).unwrap();
+        let dir = tempfile::tempdir().unwrap();
+        let host_place = if file { HostPlace::File(dir.path().into()) } else { HostPlace::Ram };
+        let options = StoreOptions { dtype, host_place, ..StoreOptions::default() };
+        let mut tiered = prompt.fill(&mut Tiered { seed, rows }, &options).unwrap();
+        let mut full = prompt.fill(&mut Full, &options).unwrap();
+        let host_rows = tiered.roles().len() * audio - tiered.report().audio_rows as usize;
+        prop_assert_eq!(tiered.report().host_bytes, (host_rows * 2 * dtype.row_bytes(hd)) as u64);
         let n = tiered.segments().len() as u32;
         tiered.swap(&SwapPlan { wanted: (0..n).collect(), release: vec![] }).unwrap();
         append(&mut tiered, 0);
@@ -444,6 +453,7 @@ fn broken_plans_and_watches_are_refused() {
     ] {
         assert!(matches!(store.swap(&plan), Err(StoreError::Selection(_))), "{plan:?}");
     }
-    let tidal = HeadId { layer: 0, kv_head: 0 };
-    assert!(matches!(store.watch(vec![tidal]), Err(StoreError::Watch { .. })));
+    for (layer, kv_head) in [(0, 1), (1, 0)] {
+        assert!(store.watch(vec![HeadId { layer, kv_head }]).is_err(), "no such head");
+    }
 }

@@ -10,7 +10,7 @@ use std::ops::ControlFlow;
 use rayon::prelude::*;
 use wnw_kernels::elementwise::{Rope, add, rms_norm, silu_mul};
 use wnw_kv::attention::{Mask, PrefillShape, prefill_attention};
-use wnw_kv::{KvShape, KvStore, LayerView, Policy};
+use wnw_kv::{KvShape, KvStore, LayerView, Policy, PromptRows};
 
 use crate::checkpoint::Checkpoint;
 use crate::config::DecoderConfig;
@@ -199,8 +199,8 @@ impl Decoder {
     /// Runs the prompt through all layers and fills `store` as `policy` decides.
     ///
     /// `x` is the embedded prompt, `(len, hidden_size)`, consumed. Returns the normalised states of the last `wanted`
-    /// positions, `(wanted, hidden_size)`. `progress` is called after every block of rows; when it breaks, the prefill
-    /// ends with [`ModelError::Cancelled`].
+    /// rows, `(wanted, hidden_size)`: the last positions, unless the policy merges them. `progress` is called after every
+    /// block of rows; when it breaks, the prefill ends with [`ModelError::Cancelled`].
     pub fn prefill(
         &self,
         mut x: Vec<f32>,
@@ -234,26 +234,40 @@ impl Decoder {
         }
         let (mut k, mut v) = (vec![0.0; n * kv_row], vec![0.0; n * kv_row]); // (n_kv_heads, n, hd)
         let working = store.device().working(2 * (n * kv_row * size_of::<f32>()) as u64);
-        let rows = BLOCK.min(n);
-        let mut norm = vec![0.0; rows * h];
-        let mut branch = vec![0.0; rows * h];
-        let mut kv = vec![0.0; rows * kv_row];
-        let mut q = vec![0.0; rows * q_row];
-        let mut attended = vec![0.0; rows * q_row];
-        let mut gate = vec![0.0; rows * self.config.intermediate_size];
-        let mut up = vec![0.0; rows * self.config.intermediate_size];
+        let block = BLOCK.min(n);
+        let mut norm = vec![0.0; block * h];
+        let mut branch = vec![0.0; block * h];
+        let mut kv = vec![0.0; block * kv_row];
+        let mut q = vec![0.0; block * q_row];
+        let mut attended = vec![0.0; block * q_row];
+        let mut gate = vec![0.0; block * self.config.intermediate_size];
+        let mut up = vec![0.0; block * self.config.intermediate_size];
         let blocks = n.div_ceil(BLOCK);
         let mut state = PrefillProgress { done: 0, total: 2 * self.layers.len() * blocks };
 
+        // Rows of the current layer, `m <= n` once neighbours have been merged.
+        let mut rows = PromptRows::new(n);
         for (l, layer) in self.layers.iter().enumerate() {
+            if let Some(merge) = policy.before_layer(l, &rows, &x) {
+                rows.merge(&merge, &layout, &mut x).map_err(|e| ModelError::Input(e.to_string()))?;
+                if rows.is_merged() && (!observed.is_empty() || wanted > rows.len()) {
+                    return Err(ModelError::Input(
+                        "positions that were merged cannot be observed or read".into(),
+                    ));
+                }
+                state.total = state.done + 2 * (self.layers.len() - l) * rows.len().div_ceil(BLOCK);
+            }
+            let n = rows.len();
+            let positions = rows.positions();
+            let (k, v) = (&mut k[..n * kv_row], &mut v[..n * kv_row]);
             for first in (0..n).step_by(BLOCK) {
                 let m = BLOCK.min(n - first);
                 let x = &x[first * h..(first + m) * h];
                 norm_rows(x, &layer.attention_norm, self.config.rms_norm_eps, &mut norm[..m * h]);
-                for (linear, target, rotate) in [(&layer.k, &mut k, true), (&layer.v, &mut v, false)] {
+                for (linear, target, rotate) in [(&layer.k, &mut *k, true), (&layer.v, &mut *v, false)] {
                     linear.forward(&norm[..m * h], &mut kv[..m * kv_row])?;
                     for (i, row) in kv[..m * kv_row].chunks_exact_mut(kv_row).enumerate() {
-                        let (cos, sin) = angles(first + i);
+                        let (cos, sin) = angles(positions[first + i]);
                         for (head, row) in row.chunks_exact_mut(hd).enumerate() {
                             if rotate {
                                 Rope::rotate(row, cos, sin);
@@ -277,7 +291,7 @@ impl Decoder {
                     norm_rows(x, &layer.attention_norm, self.config.rms_norm_eps, &mut norm[..m * h]);
                     layer.q.forward(&norm[..m * h], &mut q[..m * q_row])?;
                     for (i, row) in q[..m * q_row].chunks_exact_mut(q_row).enumerate() {
-                        let (cos, sin) = angles(first + i);
+                        let (cos, sin) = angles(positions[first + i]);
                         row.chunks_exact_mut(hd).for_each(|row| Rope::rotate(row, cos, sin));
                     }
                     let block = PrefillShape {
@@ -290,8 +304,8 @@ impl Decoder {
                     let (q, attended) = (&q[..m * q_row], &mut attended[..m * q_row]);
                     prefill_attention(
                         q,
-                        &k,
-                        &v,
+                        k,
+                        v,
                         block,
                         Mask::Causal { first },
                         self.attention_scale(),
@@ -314,22 +328,34 @@ impl Decoder {
                     return Err(ModelError::Cancelled);
                 }
             }
+            let spread = rows.is_merged().then(|| {
+                let (mut all_k, mut all_v) =
+                    (vec![0.0; layout.len() * kv_row], vec![0.0; layout.len() * kv_row]);
+                rows.spread(k, hd, &mut all_k);
+                rows.spread(v, hd, &mut all_v);
+                let bytes = ((all_k.len() + all_v.len()) * size_of::<f32>()) as u64;
+                (all_k, all_v, store.device().working(2 * bytes)) // beside those that are not spread
+            });
+            let (all_k, all_v) = spread.as_ref().map_or((&*k, &*v), |(k, v, _)| (k.as_slice(), v.as_slice()));
             let view = LayerView {
                 layer: l,
                 shape,
                 layout: &layout,
-                k: &k,
-                v: &v,
+                k: all_k,
+                v: all_v,
                 observed: &observed,
                 q: &observed_q,
                 scale: self.attention_scale(),
             };
             let selection = policy.after_prefill(&view);
+            let selection =
+                rows.restrict(selection, &layout).map_err(|e| ModelError::Input(e.to_string()))?;
             store.admit(&view, &selection)?;
             working.note();
+            spread.iter().for_each(|(_, _, working)| working.note());
         }
         let mut out = vec![0.0; wanted * h];
-        norm_rows(&x[(n - wanted) * h..], &self.norm, self.config.rms_norm_eps, &mut out);
+        norm_rows(&x[(rows.len() - wanted) * h..], &self.norm, self.config.rms_norm_eps, &mut out);
         Ok(out)
     }
 

@@ -21,7 +21,7 @@ mod name;
 mod options;
 mod select;
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 pub use error::HubError;
 pub use options::{HubOptions, RetryPolicy};
@@ -68,4 +68,25 @@ pub fn resolve(model: &str, options: &HubOptions, progress: &mut Progress) -> Re
     // Last, so that a revision never points to a snapshot that is not whole while an older one is.
     repo.set_revision(&name.revision, &listing.commit)?;
     Ok(dir)
+}
+
+/// Fetches one file from any address to `path`, with what `options` says of proxy, certificates and patience, but without the
+/// hub's token. What an earlier run left in `path` with `.incomplete` added is continued if there is a checksum to prove
+/// that it belongs to the file.
+///
+/// # Errors
+/// Any [`HubError`] of a download; [`HubError::Connection`] where `options.offline` is set.
+pub fn fetch_url(
+    url: &str,
+    path: &Path,
+    sha256: Option<&str>,
+    options: &HubOptions,
+    progress: &mut Progress,
+) -> Result<(), HubError> {
+    if options.offline {
+        let reason = "HF_HUB_OFFLINE is set".to_owned();
+        return Err(HubError::Connection { url: url.to_owned(), reason });
+    }
+    let options = HubOptions { token: None, token_file: None, ..options.clone() };
+    download::fetch_one(&Client::new(&options)?, url, path, sha256, progress)
 }

@@ -3,8 +3,9 @@
 use std::fmt;
 use std::str::FromStr;
 
-use candle_core::quantized::k_quants::{self, BlockQ6K, BlockQ8_0, GgmlType};
+use candle_core::quantized::k_quants::{BlockQ6K, BlockQ8_0, GgmlType};
 use half::{bf16, f16};
+use rayon::prelude::*;
 use safetensors::Dtype;
 use serde::Serialize;
 use thiserror::Error;
@@ -96,14 +97,6 @@ pub enum WeightError {
         /// A type that works.
         hint: WeightDtype,
     },
-    /// candle refused a quantisation or a product.
-    #[error("{name}: {source}")]
-    Candle {
-        /// The tensor.
-        name: String,
-        /// candle's reason.
-        source: candle_core::Error,
-    },
     /// A weight that is not a number.
     #[error("{name}: element {index} is {value}: the checkpoint is damaged, fetch it again")]
     Damaged {
@@ -190,7 +183,6 @@ enum Store {
 
 /// A linear layer `y = x Wᵀ (+ b)` with `W` of shape `(n, k)`.
 pub struct Linear {
-    name: String,
     store: Store,
     bias: Option<Vec<f32>>,
     n: usize,
@@ -214,7 +206,7 @@ impl Linear {
             WeightDtype::Q8_0 => Store::Q8_0(quantize(weight, n, k, dtype)?),
             WeightDtype::Q6k => Store::Q6k(quantize(weight, n, k, dtype)?),
         };
-        Ok(Self { name: weight.name.clone(), store, bias: bias.map(to_f32).transpose()?, n, k })
+        Ok(Self { store, bias: bias.map(to_f32).transpose()?, n, k })
     }
 
     /// Outputs, `n`.
@@ -229,8 +221,8 @@ impl Linear {
             Store::F32(w) => half_linear(x, w.as_slice(), m, self.n, self.k, out),
             Store::Bf16(w) => half_linear(x, w.as_slice(), m, self.n, self.k, out),
             Store::F16(w) => half_linear(x, w.as_slice(), m, self.n, self.k, out),
-            Store::Q8_0(w) => self.quantized(x, w, m, out)?,
-            Store::Q6k(w) => self.quantized(x, w, m, out)?,
+            Store::Q8_0(w) => quantized_product(x, w, (m, self.n, self.k), out),
+            Store::Q6k(w) => quantized_product(x, w, (m, self.n, self.k), out),
         }
         if let Some(bias) = &self.bias {
             for row in out.chunks_exact_mut(self.n) {
@@ -239,21 +231,13 @@ impl Linear {
         }
         Ok(())
     }
-
-    fn quantized<B: GgmlType>(
-        &self,
-        x: &[f32],
-        w: &[B],
-        m: usize,
-        out: &mut [f32],
-    ) -> Result<(), WeightError> {
-        quantized_product(x, w, (m, self.n, self.k), out)
-            .map_err(|source| WeightError::Candle { name: self.name.clone(), source })
-    }
 }
 
 /// Rows that are quantised together: all that is ever held in f32.
 const ROWS: usize = 64;
+
+/// Bytes of weights from which a product uses several threads: handing less over costs as much as reading it.
+const PARALLEL_FROM: usize = 512 << 10;
 
 /// Up to this many activation rows, quantised weights are multiplied as they are, with activations rounded to 8 bits in
 /// blocks of their own; for more, tiles are widened, which rounds nothing and is faster.
@@ -288,20 +272,43 @@ fn quantize<B: GgmlType>(
     Ok(out)
 }
 
-fn quantized_product<B: GgmlType>(
-    x: &[f32],
-    w: &[B],
-    (m, n, k): (usize, usize, usize),
-    out: &mut [f32],
-) -> candle_core::Result<()> {
+fn quantized_product<B: GgmlType>(x: &[f32], w: &[B], (m, n, k): (usize, usize, usize), out: &mut [f32]) {
     if m <= MAX_DIRECT_ROWS {
-        return k_quants::matmul((m, k, n), x, w, out);
+        x.chunks_exact(k).zip(out.chunks_exact_mut(n)).for_each(|(x, out)| quantized_row(x, w, out));
+        return;
     }
     let row = k / B::BLCK_SIZE;
     tiled_linear(x, m, n, k, out, |first, wide| {
         B::to_float(&w[first * row..first * row + wide.len() / B::BLCK_SIZE], wide);
     });
-    Ok(())
+}
+
+/// `out = w x` for one row of activations, which are rounded to 8 bits in blocks.
+///
+/// candle's dot products, and not its product: that one hands every piece to a pool of its own, whose threads are bound to
+/// cores and wait for each other spinning. One busy core then costs a time slice in each of a step's sixty products.
+fn quantized_row<B: GgmlType>(x: &[f32], w: &[B], out: &mut [f32]) {
+    let (k, row) = (x.len(), x.len() / B::BLCK_SIZE);
+    let mut blocks = vec![B::VecDotType::zeros(); row];
+    B::VecDotType::from_float(x, &mut blocks);
+    let piece = |out: &mut [f32], w: &[B]| {
+        // Four rows at a time share what they read of the activations.
+        let quads = out.len() / 4 * 4;
+        let (whole, rest) = out.split_at_mut(quads);
+        for (out, w) in whole.chunks_exact_mut(4).zip(w.chunks_exact(4 * row)) {
+            let at = |i: usize| &w[i * row..(i + 1) * row];
+            let (a, b, c, d) = B::vec_dot_4(k, at(0), at(1), at(2), at(3), &blocks);
+            out.copy_from_slice(&[a, b, c, d]);
+        }
+        for (out, w) in rest.iter_mut().zip(w[quads * row..].chunks_exact(row)) {
+            *out = B::vec_dot(k, w, &blocks);
+        }
+    };
+    if size_of_val(w) < PARALLEL_FROM {
+        piece(out, w);
+    } else {
+        out.par_chunks_mut(ROWS).zip(w.par_chunks(ROWS * row)).for_each(|(out, w)| piece(out, w));
+    }
 }
 
 /// All elements of a tensor, widened; each must be a number, since 8-bit products would hide one that is not.

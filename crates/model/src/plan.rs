@@ -19,8 +19,10 @@ pub struct MemoryPlan {
     pub decoder_weights: u64,
     /// Token embeddings, as in the checkpoint (2 bytes an element assumed).
     pub embeddings: u64,
-    /// Keys and values of all positions, full cache.
+    /// Keys and values on the device: of all positions, or of a part of the audio and of the text.
     pub kv: u64,
+    /// Keys and values on the host, at most; 0 with the full cache.
+    pub host_kv: u64,
     /// Prefill: the states of the prompt in f32, and one layer's full keys and values.
     pub prefill: u64,
     /// Encoder: one chunk's states and the mel frames of the window.
@@ -84,12 +86,30 @@ impl MemoryPlan {
             decoder_weights,
             embeddings,
             kv: kv_bytes,
+            host_kv: 0,
             prefill,
             encoding: mel + chunk,
             samples,
             program: PROGRAM_BYTES,
             total: PROGRAM_BYTES + weights + samples + (kv_bytes + prefill).max(mel + chunk),
         }
+    }
+}
+
+impl MemoryPlan {
+    /// The same when `r_gpu` of the audio's keys and values stay on the device, and the rest of `tidal` of the heads on the
+    /// host, which here is memory too.
+    pub fn keeping(mut self, config: &VoxtralConfig, kv_dtype: KvDtype, r_gpu: f64, tidal: f64) -> Self {
+        let chunks = (self.seconds / 30.0).ceil().max(1.0) as u64;
+        let row = config.decoder.kv_shape().bytes_per_position(kv_dtype);
+        let audio = chunks * config.tokens_per_chunk() as u64 * row;
+        let (full, part) = (self.kv, |share: f64| (audio as f64 * share).ceil() as u64);
+        self.kv = full - audio + part(r_gpu);
+        self.host_kv = part((1.0 - r_gpu) * tidal);
+        // While the last layers run, the first have their part already.
+        let worst = (self.kv + self.host_kv + self.prefill).max(self.encoding);
+        self.total = self.total - (full + self.prefill).max(self.encoding) + worst;
+        self
     }
 }
 
@@ -111,6 +131,17 @@ mod tests {
         assert_eq!(plan.kv, plan.positions * 122_880);
         assert!((plan.decoder_weights as f64 / 2e9 - 3.61).abs() < 0.02, "{}", plan.decoder_weights);
         assert!((plan.encoder_weights as f64 / 2e9 - 0.664).abs() < 0.02, "{}", plan.encoder_weights);
+        let part = plan.keeping(&config, KvDtype::Bf16, 0.2, 0.3);
+        let audio = 60 * 375 * 122_880;
+        assert_eq!((part.kv, part.host_kv), (plan.kv - audio + audio / 5, audio * 24 / 100));
+        assert_eq!(plan.total - part.total, plan.kv - part.kv - part.host_kv);
+        assert_eq!(plan.keeping(&config, KvDtype::Bf16, 1.0, 0.3).total, plan.total);
+        for (kv_dtype, bytes) in
+            [(KvDtype::Int8, 30 * 8 * 2 * (4 + 128)), (KvDtype::Int4, 30 * 8 * 2 * 4 * (4 + 16))]
+        {
+            let quantised = MemoryPlan::new(&config, WeightDtype::Bf16, kv_dtype, 1800.0, 0);
+            assert_eq!(quantised.kv, plan.positions * bytes);
+        }
         let small = MemoryPlan::new(&config, WeightDtype::Q8_0, KvDtype::Bf16, 1800.0, 0);
         assert!((small.decoder_weights as f64 / plan.decoder_weights as f64 - 8.5 / 16.0).abs() < 1e-3);
     }

@@ -18,7 +18,7 @@ pub enum Budget {
     Bytes {
         /// Most bytes.
         bytes: u64,
-        /// Element type in which they are stored.
+        /// Type in which they are stored.
         dtype: KvDtype,
     },
 }
@@ -46,7 +46,7 @@ impl Budget {
             }
             Self::Rows(rows) => heads.saturating_mul(rows),
             Self::Bytes { bytes, dtype } => {
-                let row = (2 * shape.head_dim * dtype.bytes()).max(1) as u64;
+                let row = (2 * dtype.row_bytes(shape.head_dim)).max(1) as u64;
                 usize::try_from(bytes / row).unwrap_or(usize::MAX)
             }
         };

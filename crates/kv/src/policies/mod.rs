@@ -1,6 +1,8 @@
 //! KV methods, one file each, what they share, and the registry that has them by name.
 
 pub mod budget;
+pub mod grouping;
+pub mod pages;
 pub mod pooling;
 pub mod ranking;
 pub mod registry;
@@ -9,11 +11,15 @@ pub mod window;
 
 pub mod ada_kv;
 pub mod ada_kv_safeguard;
+pub mod aff_pool;
+pub mod ark_vale;
 pub mod audio_kv;
+pub mod free_kv;
 mod full;
 pub mod h2o;
 pub mod head_kv;
 pub mod pyramid_kv;
+pub mod quest;
 pub mod razor_attention;
 pub mod snap_kv;
 pub mod streaming_llm;
@@ -39,4 +45,8 @@ pub static METHODS: &[registry::Entry] = &[
     audio_kv::ENTRY,
     head_kv::ENTRY,
     razor_attention::ENTRY,
+    ark_vale::ENTRY,
+    quest::ENTRY,
+    free_kv::ENTRY,
+    aff_pool::ENTRY,
 ];

@@ -34,12 +34,17 @@ pub struct Entry {
 /// How many audio rows a method leaves on the device after prefill.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Keeps {
-    /// All; it has no use for a budget.
+    /// All: a budget says at most what attention reads of it.
     Everything,
     /// Exactly the budget's.
     Budget,
     /// At most the budget's, and what is recalled comes on top.
     AtMost,
+    /// None; its pager then brings the budget's, rounded to whole pages.
+    Pages,
+    /// At most the budget's, but a row of each recording: neighbours are merged before a layer sees them
+    /// ([`Policy::before_layer`]).
+    Merged,
 }
 
 /// What a policy is made from.
@@ -103,6 +108,11 @@ pub enum BuildError {
 }
 
 impl Entry {
+    /// Whether it is the full cache, which has no use for a budget at all.
+    pub fn is_full(&self) -> bool {
+        self.name == super::full::ENTRY.name
+    }
+
     /// A policy for one prompt.
     pub fn policy(&self, inputs: &Inputs<'_>) -> Result<Box<dyn Policy>, BuildError> {
         inputs.budget.check()?;
@@ -117,7 +127,25 @@ impl Entry {
         }
         (self.build)(inputs)
     }
+
+    /// Finds wrong options, and scores that are missing, before there is a prompt: makes the policy for one that does not
+    /// matter and drops it.
+    pub fn check(
+        &self,
+        shape: KvShape,
+        share: f64,
+        profile: Option<&Profile>,
+        options: &BTreeMap<String, String>,
+    ) -> Result<(), BuildError> {
+        // Half a minute of audio between a few tokens of text.
+        let layout = PromptLayout::around(TRIAL_TEXT, TRIAL_ROWS);
+        let budget = Budget::Ratio(share);
+        self.policy(&Inputs { shape, layout: &layout, budget, profile, options }).map(drop)
+    }
 }
+
+const TRIAL_TEXT: usize = 4;
+const TRIAL_ROWS: usize = 375;
 
 /// The method of this name.
 pub fn find(name: &str) -> Result<&'static Entry, BuildError> {
@@ -225,3 +253,22 @@ pub(super) const KERNEL: (&str, &str) = ("kernel", "length of pooling, odd; 1 fo
 pub(super) const POOLING: (&str, &str) = ("pooling", "average or max");
 /// See [`Inputs::head_scores`].
 pub(super) const SCORES: (&str, &str) = ("scores", "head scores: voice, sensitivity or product");
+
+#[cfg(test)]
+mod tests {
+    use super::super::METHODS;
+
+    #[test]
+    fn every_method_and_option_is_documented() {
+        let text = include_str!("../../../../docs/methods.md");
+        let options = &text[text.find("## Options").unwrap()..];
+        for entry in METHODS {
+            let row = format!("| `{}` |", entry.name);
+            assert!(text[..text.find("## Options").unwrap()].contains(&row), "{}", entry.name);
+            let line = options.lines().find(|line| line.starts_with(&row)).expect(entry.name);
+            for (option, about) in entry.options {
+                assert!(line.contains(&format!("`{option}`: {about}")), "{}: {option}", entry.name);
+            }
+        }
+    }
+}

@@ -9,7 +9,7 @@ use thiserror::Error;
 
 use super::registry::{BuildError, Entry, Inputs, Keeps};
 use crate::policy::{HeadId, HeadSelection, LayerView, Policy, Release, SwapPlan};
-use crate::profile::{Profile, WnwOptions};
+use crate::profile::{Profile, Signal, WnwOptions};
 use crate::report::Role;
 use crate::{PromptLayout, Segments};
 
@@ -67,6 +67,9 @@ pub struct Made {
     pub target: f64,
     /// λ.
     pub lambda: f64,
+    /// What importance is.
+    #[serde(default)]
+    pub signal: Signal,
 }
 
 /// Which parameter is wrong.
@@ -225,6 +228,7 @@ pub(super) const ENTRY: Entry = Entry {
         ("n_voice", "voice heads, anchor and tidal"),
         N_ANCHOR,
         ("lambda", "scale from a head's importance to its retention"),
+        SIGNAL,
         NORMALISE,
         SEGMENT,
         CHUNK,
@@ -238,6 +242,8 @@ pub(super) const ENTRY: Entry = Entry {
 };
 
 pub(super) const N_ANCHOR: (&str, &str) = ("n_anchor", "anchor heads");
+pub(super) const SIGNAL: (&str, &str) =
+    ("signal", "what importance is: product (VS×HS), voice (VS) or sensitivity (HS)");
 pub(super) const NORMALISE: (&str, &str) = ("normalise", "how importance is normalised: max, rank or minmax");
 pub(super) const SEGMENT: (&str, &str) = ("segment", "segment length in seconds");
 pub(super) const CHUNK: (&str, &str) = ("chunk", "chunk length in seconds, a multiple of segment");
@@ -253,8 +259,8 @@ fn build(inputs: &Inputs<'_>) -> Result<Box<dyn Policy>, BuildError> {
     let (profile, options) = profile_and_options(inputs, ENTRY.name)?;
     let given = |name: &str| inputs.options.contains_key(name);
     let options = WnwOptions {
-        n_voice: if given("n_voice") { Some(inputs.option("n_voice", 0)?) } else { None },
-        lambda: if given("lambda") { Some(inputs.option("lambda", 0.0)?) } else { None },
+        n_voice: if given("n_voice") { Some(inputs.option("n_voice", 0)?) } else { options.n_voice },
+        lambda: if given("lambda") { Some(inputs.option("lambda", 0.0)?) } else { options.lambda },
         ..options
     };
     Ok(Box::new(Wnw::new(Arc::new(profile.params(&options)?))))
@@ -266,11 +272,12 @@ pub(super) fn profile_and_options<'a>(
     method: &'static str,
 ) -> Result<(&'a Profile, WnwOptions), BuildError> {
     let profile = inputs.profile.ok_or(BuildError::NeedsProfile(method))?;
-    let new = WnwOptions::default();
+    let new = profile.options.clone();
     let n_anchor = inputs.options.contains_key("n_anchor");
     let options = WnwOptions {
         r_gpu: inputs.budget.share(inputs.shape, inputs.layout.n_audio()),
-        n_anchor: if n_anchor { Some(inputs.option("n_anchor", 0)?) } else { None },
+        n_anchor: if n_anchor { Some(inputs.option("n_anchor", 0)?) } else { new.n_anchor },
+        signal: inputs.choice("signal", new.signal, "product, voice or sensitivity")?,
         normalise: inputs.choice("normalise", new.normalise, "max, rank or minmax")?,
         segment_seconds: inputs.option("segment", new.segment_seconds)?,
         chunk_seconds: inputs.option("chunk", new.chunk_seconds)?,
@@ -304,6 +311,7 @@ impl Policy for Wnw {
             ("target_r_gpu", format!("{:.4}", p.made.target)),
             ("lambda", format!("{:.6}", p.made.lambda)),
             ("static_retention", format!("{:.4}", p.static_retention())),
+            ("signal", name(serde_json::to_value(p.made.signal))),
             ("segment_tokens", p.segment_rows.to_string()),
             ("chunk_tokens", (p.segment_rows * p.chunk_segments).to_string()),
             ("top_chunks", or_all(p.top_chunks as u64, usize::MAX as u64)),

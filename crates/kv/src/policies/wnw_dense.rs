@@ -4,11 +4,11 @@ use std::sync::Arc;
 
 use super::registry::{BuildError, Entry, Inputs, Keeps};
 use super::wnw::{
-    CHUNK, N_ANCHOR, NORMALISE, RELEASE, RELEASE_AFTER, SEGMENT, SELECTION, TOP_CHUNKS, WARM_START, Wnw,
-    WnwParams, profile_and_options,
+    CHUNK, N_ANCHOR, NORMALISE, RELEASE, RELEASE_AFTER, SEGMENT, SELECTION, SIGNAL, TOP_CHUNKS, WARM_START,
+    Wnw, WnwParams, profile_and_options,
 };
 use crate::policy::Policy;
-use crate::profile::{Profile, ProfileError, WnwOptions, lambda_for_static, normalised};
+use crate::profile::{Profile, ProfileError, WnwOptions, lambda_for_static, normalised, ranking};
 use crate::report::Role;
 
 /// Least normalised importance: heads of no importance share alike what is left when all others keep everything.
@@ -79,7 +79,7 @@ impl WnwDense {
         }
         let whole = target >= 1.0 || others == 0.0;
         let ceiling = if whole { 1.0 } else { self.ceiling.max(rest / others).min(1.0) };
-        let importance: Vec<f64> = normalised(&profile.importance(), n_anchor, options.normalise)
+        let importance: Vec<f64> = normalised(&profile.scores(options.signal), n_anchor, options.normalise)
             .into_iter()
             .map(|s| s.max(LEAST))
             .collect();
@@ -88,7 +88,7 @@ impl WnwDense {
         let lambda = lambda_for_static(stretched, n_anchor, &importance);
         let (mut roles, mut retention) = (vec![Role::Fixed; heads], vec![1.0; heads]);
         let mut tidal = 0;
-        for (place, head) in profile.ranking().into_iter().enumerate() {
+        for (place, head) in ranking(&profile.scores(options.signal)).into_iter().enumerate() {
             if place < n_anchor {
                 roles[head] = Role::Anchor;
                 continue;
@@ -118,6 +118,7 @@ pub(super) const ENTRY: Entry = Entry {
         ("ceiling", "largest share that a head keeps unless it is an anchor"),
         ("recall_share", "what recall adds to r_GPU, taken off the target"),
         N_ANCHOR,
+        SIGNAL,
         NORMALISE,
         SEGMENT,
         CHUNK,

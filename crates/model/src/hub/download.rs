@@ -2,7 +2,7 @@
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Read, Seek, SeekFrom, Write};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use ring::digest::{Context, SHA256};
 
@@ -33,9 +33,11 @@ pub(super) fn fetch(
             if !is_whole(&blob, file.size) {
                 let mut transfer = Transfer {
                     client,
-                    repo,
-                    commit,
-                    file,
+                    repo: &repo.name,
+                    url: client.file_url(&repo.name, commit, &file.name),
+                    name: &file.name,
+                    sha256: file.sha256.as_deref(),
+                    incomplete: repo.incomplete(&file.blob),
                     size: file.size,
                     progress: &mut |bytes, size| {
                         let unknown = if file.size.is_none() { size.unwrap_or(bytes) } else { 0 };
@@ -54,6 +56,28 @@ pub(super) fn fetch(
     Ok(())
 }
 
+/// Makes `path` hold what is at `url`.
+pub(super) fn fetch_one(
+    client: &Client,
+    url: &str,
+    path: &Path,
+    sha256: Option<&str>,
+    progress: &mut Progress,
+) -> Result<(), HubError> {
+    let name = path.file_name().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default();
+    let mut transfer = Transfer {
+        client,
+        repo: url,
+        url: url.to_owned(),
+        name: &name,
+        sha256,
+        incomplete: path.with_file_name(format!("{name}.incomplete")),
+        size: None,
+        progress: &mut |bytes, size| progress(&name, bytes, size.unwrap_or(bytes)),
+    };
+    transfer.run(path)
+}
+
 fn is_whole(path: &Path, size: Option<u64>) -> bool {
     fs::metadata(path).is_ok_and(|m| m.is_file() && size.is_none_or(|size| size == m.len()))
 }
@@ -61,9 +85,13 @@ fn is_whole(path: &Path, size: Option<u64>) -> bool {
 /// One file on its way.
 struct Transfer<'a> {
     client: &'a Client,
-    repo: &'a Repo,
-    commit: &'a str,
-    file: &'a RemoteFile,
+    /// The model, or the address of a file that is of none.
+    repo: &'a str,
+    url: String,
+    name: &'a str,
+    sha256: Option<&'a str>,
+    /// Where the contents are until they are whole.
+    incomplete: PathBuf,
     size: Option<u64>,
     progress: &'a mut dyn FnMut(u64, Option<u64>),
 }
@@ -120,24 +148,24 @@ impl Part<'_> {
 
 impl Transfer<'_> {
     fn run(&mut self, blob: &Path) -> Result<(), HubError> {
-        let path = self.repo.incomplete(&self.file.blob);
+        let path = self.incomplete.clone();
         create_parent(&path)?;
         let mut part = Part::open(&path).map_err(HubError::io(&path))?;
-        // Without a size there is no telling whether what is there belongs to this file.
-        if self.size.is_none_or(|size| part.length > size) {
+        // Without size and checksum there is no telling whether what is there belongs to this file.
+        if self.size.map_or(self.sha256.is_none(), |size| part.length > size) {
             part.clear()?;
         }
         let mut continued = part.length > 0;
         loop {
             self.complete(&mut part)?;
             let found = part.sha256();
-            match &self.file.sha256 {
-                Some(expected) if *expected != found => {
+            match self.sha256 {
+                Some(expected) if expected != found => {
                     part.clear()?;
                     // What was there before may have been to blame: once more, from the start.
                     if !std::mem::take(&mut continued) {
                         fs::remove_file(&path).map_err(HubError::io(&path))?;
-                        let (file, expected) = (self.file.name.clone(), expected.clone());
+                        let (file, expected) = (self.name.to_owned(), expected.to_owned());
                         return Err(HubError::Damaged { file, expected, found });
                     }
                 }
@@ -169,7 +197,7 @@ impl Transfer<'_> {
 
     /// One request; it may bring only some of the rest.
     fn attempt(&mut self, part: &mut Part) -> Result<(), Failure> {
-        let opened = self.client.open(&self.repo.name, self.commit, &self.file.name, part.length);
+        let opened = self.client.open(self.repo, &self.url, part.length);
         let mut opened = match opened {
             Err(Failure { error: HubError::Status { status: 416, url }, .. }) => {
                 // What is there cannot be the beginning of this file.
@@ -184,7 +212,7 @@ impl Transfer<'_> {
         let size = self.size.or(opened.total);
         let broken_off = |done, reason| {
             Failure::passing(HubError::BrokenOff {
-                file: self.file.name.clone(),
+                file: self.name.to_owned(),
                 done,
                 total: size.unwrap_or(done),
                 reason,

@@ -216,24 +216,28 @@ impl Client {
         Ok(Listing { commit: json.sha, files: json.siblings })
     }
 
+    /// Where a file of the hub is.
+    pub fn file_url(&self, repo: &str, commit: &str, file: &str) -> String {
+        format!("{}/{repo}/resolve/{commit}/{file}", self.endpoint)
+    }
+
     /// Begins to read a file at byte `start`.
-    pub fn open(&self, repo: &str, commit: &str, file: &str, start: u64) -> Result<Opened, Failure> {
-        let url = format!("{}/{repo}/resolve/{commit}/{file}", self.endpoint);
-        let response = self.get(&url, start)?;
+    pub fn open(&self, repo: &str, url: &str, start: u64) -> Result<Opened, Failure> {
+        let response = self.get(url, start)?;
         let header = |name| response.headers().get(name).and_then(|v| v.to_str().ok());
         let (start, total) = match response.status() {
             StatusCode::OK => (0, header("content-length").and_then(|v| v.parse().ok())),
             StatusCode::PARTIAL_CONTENT => {
                 let range = header("content-range").and_then(content_range);
                 let bad =
-                    |reason: &str| HubError::BadResponse { url: url.clone(), reason: reason.to_owned() };
+                    |reason: &str| HubError::BadResponse { url: url.to_owned(), reason: reason.to_owned() };
                 let (from, total) = range.ok_or_else(|| bad("content-range is missing or malformed"))?;
                 if from != start {
                     return Err(bad("another part of the file than the one asked for").into());
                 }
                 (from, total)
             }
-            _ => return Err(self.refusal(&response, repo, None, &url)),
+            _ => return Err(self.refusal(&response, repo, None, url)),
         };
         Ok(Opened { reader: response.into_body().into_reader(), start, total })
     }
@@ -256,6 +260,8 @@ impl Client {
         let status = response.status().as_u16();
         let restricted = header("x-error-code") == Some("GatedRepo");
         let error = match (status, revision) {
+            // Not the hub's: its codes for models mean nothing there.
+            (400..429, _) if repo == url => HubError::Status { url, status },
             (401 | 403, _) if status == 403 || restricted => {
                 HubError::Forbidden { page: format!("{}/{repo}", self.endpoint), model }
             }
