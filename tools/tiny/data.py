@@ -219,7 +219,8 @@ class World:
         """A recording of at most `seconds`; returns (samples, pieces).
 
         A piece is a dict: text (answer text), spoken (what CTC spells), start, end (s),
-        units [(lang, key, start, end, speed)], task is "en", "fr" or "en2fr".
+        units [(lang, key, start, end, speed)], mix [(index into the unit's audio, first sample)], gain; task is "en", "fr"
+        or "en2fr".
         `tail` leaves that many seconds of digital silence at the end.
         """
         lang = "fr" if task == "fr" else "en"
@@ -247,21 +248,23 @@ class World:
             if key in used:
                 misses += 1
                 continue
-            clips = [resample(rng.choice(u.audio), speeds) for u, _ in row]
+            versions = [rng.choice(range(len(u.audio))) for u, _ in row]
+            clips = [resample(u.audio[v], speeds) for v, (u, _) in zip(versions, row)]
             length = sum(len(c) / SR + g for c, (_, g) in zip(clips, row)) - row[-1][1]
             if t + length > limit - 0.05 or (len(row) == 1 and length > longest):
                 misses += 1
                 continue
             used.add(key)
-            at, units = t, []
-            for clip, (u, g) in zip(clips, row):
+            at, units, mix = t, [], []
+            for version, clip, (u, g) in zip(versions, clips, row):
                 a = int(at * SR)
+                mix.append((version, a))
                 clip = clip[: n - a]
                 x[a : a + len(clip)] += clip * gain
                 units.append((u.lang, u.key, at, at + len(clip) / SR, speeds))
                 at += len(clip) / SR + g
             end = units[-1][3]
-            pieces.append({"text": text, "start": t, "end": end, "units": units})
+            pieces.append({"text": text, "start": t, "end": end, "units": units, "mix": mix, "gain": gain})
             t, misses = end + rng.uniform(0.1, 0.6), 0
         if noise:
             m = n if tail == 0 else int(min(n, (limit - rng.uniform(0, 0.3)) * SR))

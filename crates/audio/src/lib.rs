@@ -84,3 +84,10 @@ pub use stream::{AudioStream, Decoded};
 
 /// Sampling rate of everything that leaves this crate, in Hz.
 pub const SAMPLE_RATE: u32 = 16_000;
+
+/// Suffixes that recordings usually have, in lower case, for finding them in directories. How a file is read does not
+/// depend on its name.
+pub const SUFFIXES: [&str; 24] = [
+    "3gp", "aac", "aif", "aifc", "aiff", "caf", "flac", "m4a", "m4b", "m4v", "mka", "mkv", "mov", "mp1",
+    "mp2", "mp3", "mp4", "oga", "ogg", "ogv", "opus", "wav", "wave", "webm",
+];

@@ -3,15 +3,9 @@
 use std::collections::HashMap;
 use std::path::{Component, Path, PathBuf};
 
-use wnw_audio::Source;
+use wnw_audio::{SUFFIXES, Source};
 
 use crate::error::CliError;
-
-/// Suffixes of files that are taken from directories. Files named on the command line are taken whatever their name.
-const SUFFIXES: [&str; 24] = [
-    "3gp", "aac", "aif", "aifc", "aiff", "caf", "flac", "m4a", "m4b", "m4v", "mka", "mkv", "mov", "mp1",
-    "mp2", "mp3", "mp4", "oga", "ogg", "ogv", "opus", "wav", "wave", "webm",
-];
 
 /// A recording and where its result goes below the output directory.
 #[derive(Clone, Debug)]
