@@ -1,7 +1,7 @@
-//! Per-sample results in a file, so that an interrupted calibration goes on where it stopped.
+//! Results in a file, one at a time, so that an interrupted run goes on where it stopped.
 //!
-//! JSON lines: a header that says which run this is, then one line per sample, written whole and flushed to the disk
-//! before the next sample starts. A last line that was cut off is dropped; anything else that is wrong is an error. A
+//! JSON lines: a header that says which run this is, then one line per entry, written whole and flushed to the disk
+//! before the next one is begun. A last line that was cut off is dropped; anything else that is wrong is an error. A
 //! file of another run (other model, other options) is never continued. One process at a time: the file is locked.
 
 use std::fs::{File, OpenOptions, TryLockError};
@@ -12,15 +12,24 @@ use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use thiserror::Error;
 
-const FORMAT: &str = "wnw-calibration-samples";
 const VERSION: u32 = 1;
+
+/// What a journal is made of.
+pub trait Entry: Serialize + DeserializeOwned {
+    /// What the header calls the file.
+    const FORMAT: &'static str;
+}
+
+impl Entry for SampleScores {
+    const FORMAT: &'static str = "wnw-calibration-samples";
+}
 
 /// What all lines of a journal have in common.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Run {
     /// Fingerprint of the model.
     pub model: String,
-    /// Everything else that changes a sample's scores (K, confidence threshold, weight type), in one line.
+    /// Everything else that changes an entry (of a calibration: K, confidence threshold, weight type), in one line.
     pub options: String,
 }
 
@@ -53,7 +62,7 @@ pub enum JournalError {
         source: std::io::Error,
     },
     /// Another process writes it.
-    #[error("{0}: in use by another calibration")]
+    #[error("{0}: in use by another run")]
     Locked(PathBuf),
     /// Not a journal, or a damaged one.
     #[error("{path}:{line}: {reason}")]
@@ -88,10 +97,15 @@ struct Header {
 /// The name of a sample in a journal: the recording's name with a hash of its samples and of whatever else its scores
 /// depend on, so that a recording or a reference that was changed between two runs is measured again.
 pub fn sample_id(name: &str, samples: &[f32], rest: &str) -> String {
-    // FNV-1a, 64 bits (Fowler, Noll and Vo): against mistakes, not against malice.
-    let fold = |hash: u64, byte: u8| (hash ^ u64::from(byte)).wrapping_mul(0x0000_0100_0000_01B3);
     let bytes = samples.iter().flat_map(|x| x.to_le_bytes()).chain(rest.bytes());
-    format!("{name} {:016x}", bytes.fold(0xCBF2_9CE4_8422_2325, fold))
+    format!("{name} {:016x}", fold_bytes(bytes))
+}
+
+/// FNV-1a, 64 bits (Fowler, Noll and Vo): tells things apart against mistakes, not against malice.
+pub fn fold_bytes(bytes: impl Iterator<Item = u8>) -> u64 {
+    bytes.fold(0xCBF2_9CE4_8422_2325, |hash, byte| {
+        (hash ^ u64::from(byte)).wrapping_mul(0x0000_0100_0000_01B3)
+    })
 }
 
 /// An open journal of entries, by default the scores of samples.
@@ -109,7 +123,49 @@ impl Journal {
     }
 }
 
-impl<E: Serialize + DeserializeOwned> Journal<E> {
+/// Bytes up to the end of the last whole line: what follows was cut off while it was written.
+fn whole_lines(bytes: &[u8]) -> usize {
+    bytes.iter().rposition(|b| *b == b'\n').map_or(0, |end| end + 1)
+}
+
+fn malformed(path: &Path, line: usize, reason: String) -> JournalError {
+    JournalError::Malformed { path: path.to_owned(), line, reason }
+}
+
+/// Header and entries of whole lines.
+fn parse<E: Entry>(path: &Path, lines: &[u8]) -> Result<(Run, Vec<E>), JournalError> {
+    let mut lines = lines.split(|b| *b == b'\n').enumerate().filter(|(_, line)| !line.is_empty());
+    let header: Option<Header> = lines.next().and_then(|(_, line)| serde_json::from_slice(line).ok());
+    let header = header
+        .filter(|h| h.format == E::FORMAT)
+        .ok_or_else(|| malformed(path, 1, format!("not a {} file", E::FORMAT)))?;
+    if header.version != VERSION {
+        let reason =
+            format!("version {} of the format; this program writes version {VERSION}", header.version);
+        return Err(malformed(path, 1, reason));
+    }
+    let entry = |(i, line): (usize, &[u8])| {
+        serde_json::from_slice(line).map_err(|e| malformed(path, i + 1, e.to_string()))
+    };
+    Ok((header.run, lines.map(entry).collect::<Result<_, _>>()?))
+}
+
+impl JournalError {
+    /// The results in `path` are of `theirs`, not of `ours`.
+    pub fn other_run(path: &Path, theirs: &Run, ours: &Run) -> Self {
+        let name = |run: &Run| format!("model {}, {}", run.model, run.options);
+        Self::OtherRun { path: path.to_owned(), theirs: name(theirs), ours: name(ours) }
+    }
+}
+
+impl<E: Entry> Journal<E> {
+    /// Header and entries of a journal that nobody needs to write.
+    pub fn read(path: &Path) -> Result<(Run, Vec<E>), JournalError> {
+        let bytes =
+            std::fs::read(path).map_err(|source| JournalError::Io { path: path.to_owned(), source })?;
+        parse(path, &bytes[..whole_lines(&bytes)])
+    }
+
     /// Opens the journal of `run` at `path`, or begins one.
     pub fn open(path: &Path, run: &Run) -> Result<Self, JournalError> {
         let io = |source| JournalError::Io { path: path.to_owned(), source };
@@ -126,38 +182,19 @@ impl<E: Serialize + DeserializeOwned> Journal<E> {
         }
         let mut bytes = Vec::new();
         file.read_to_end(&mut bytes).map_err(io)?;
-        // What follows the last line's end was cut off while it was written.
-        let whole = bytes.iter().rposition(|b| *b == b'\n').map_or(0, |end| end + 1);
-        let malformed =
-            |line: usize, reason: String| JournalError::Malformed { path: path.to_owned(), line, reason };
-        let header = Header { format: FORMAT.into(), version: VERSION, run: run.clone() };
-        let mut entries: Vec<E> = Vec::new();
-        if whole == 0
-            && !serde_json::to_string(&header)
-                .map_err(|e| malformed(1, e.to_string()))?
-                .as_bytes()
-                .starts_with(&bytes)
-        {
-            return Err(malformed(1, "not a calibration journal".into()));
+        let header = Header { format: E::FORMAT.into(), version: VERSION, run: run.clone() };
+        let start = serde_json::to_string(&header).map_err(|e| malformed(path, 1, e.to_string()))?;
+        let whole = whole_lines(&bytes);
+        if whole == 0 && !start.as_bytes().starts_with(&bytes) {
+            return Err(malformed(path, 1, format!("not a {} file", E::FORMAT)));
         }
-        for (i, line) in bytes[..whole].split(|b| *b == b'\n').filter(|l| !l.is_empty()).enumerate() {
-            if i == 0 {
-                let theirs: Header = serde_json::from_slice(line)
-                    .ok()
-                    .filter(|h: &Header| h.format == FORMAT)
-                    .ok_or_else(|| malformed(1, "not a calibration journal".into()))?;
-                if theirs.version != VERSION || theirs.run != *run {
-                    let name = |v: u32, r: &Run| format!("version {v}, model {}, {}", r.model, r.options);
-                    return Err(JournalError::OtherRun {
-                        path: path.to_owned(),
-                        theirs: name(theirs.version, &theirs.run),
-                        ours: name(VERSION, run),
-                    });
-                }
-            } else {
-                let entry = serde_json::from_slice(line).map_err(|e| malformed(i + 1, e.to_string()))?;
-                entries.push(entry);
+        let mut entries = Vec::new();
+        if whole > 0 {
+            let (theirs, found) = parse(path, &bytes[..whole])?;
+            if theirs != *run {
+                return Err(JournalError::other_run(path, &theirs, run));
             }
+            entries = found;
         }
         file.set_len(whole as u64).and_then(|()| file.seek(SeekFrom::End(0))).map_err(io)?;
         let mut journal = Self { path: path.to_owned(), file, entries };
@@ -175,12 +212,8 @@ impl<E: Serialize + DeserializeOwned> Journal<E> {
     /// Writes an entry down. It is kept as the file says it, so that a resumed run has the same bits.
     pub fn append(&mut self, entry: &E) -> Result<(), JournalError> {
         let line = self.write_line(entry)?;
-        let malformed = |e: serde_json::Error| JournalError::Malformed {
-            path: self.path.clone(),
-            line: 0,
-            reason: e.to_string(),
-        };
-        self.entries.push(serde_json::from_str(&line).map_err(malformed)?);
+        let entry = serde_json::from_str(&line).map_err(|e| malformed(&self.path, 0, e.to_string()))?;
+        self.entries.push(entry);
         Ok(())
     }
 

@@ -17,6 +17,7 @@ pub mod calibration;
 mod error;
 pub mod forced;
 pub mod journal;
+pub mod kept_mass;
 pub mod lambda;
 pub mod mapping;
 pub mod mismatch;

@@ -1,6 +1,7 @@
 //! `wnw analyze`.
 
 use std::path::{Path, PathBuf};
+use std::process::ExitCode;
 use std::str::FromStr;
 
 use clap::{Args, Subcommand};
@@ -11,11 +12,15 @@ use wnw_model::prompt::Task;
 
 use crate::args::{ModelChoice, parse_share};
 use crate::error::CliError;
+use crate::kept_mass::MassArgs;
 use crate::mismatch::MismatchArgs;
 use crate::outputs::complain;
+use crate::profile_pair::CalibrationArgs;
 use crate::progress::Bar;
+use crate::runtime::RuntimeArgs;
+use crate::sweep::SweepArgs;
 use crate::tide::TideArgs;
-use crate::{charts, head_map, mismatch, models, tide};
+use crate::{charts, head_map, kept_mass, mismatch, models, profile_pair, runtime, sweep, tide};
 
 /// `wnw analyze`.
 #[derive(Debug, Args)]
@@ -33,9 +38,21 @@ pub enum AnalyzeCommand {
     /// Measure how far the attention that a prefill sees differs from that of the whole answer.
     #[command(after_help = mismatch::EXAMPLES)]
     Mismatch(Box<MismatchArgs>),
+    /// Measure how much of the answer's attention falls on what KV methods keep.
+    #[command(after_help = kept_mass::EXAMPLES)]
+    Mass(Box<MassArgs>),
     /// Draw the head map of a profile.
     #[command(after_help = "Example: wnw analyze heads wnw-profile.json -o map.svg")]
     Heads(HeadsArgs),
+    /// Compare a method with itself under other options, over data sets: the paper's ablations.
+    #[command(after_help = sweep::EXAMPLES)]
+    Sweep(Box<SweepArgs>),
+    /// Compare two calibrations of a model: scores and roles.
+    #[command(after_help = profile_pair::EXAMPLES)]
+    Calibration(CalibrationArgs),
+    /// Measure a step's time, and what it recalls, against the number of tidal heads.
+    #[command(after_help = runtime::EXAMPLES)]
+    Runtime(Box<RuntimeArgs>),
 }
 
 /// `wnw analyze heads`.
@@ -53,12 +70,17 @@ pub struct HeadsArgs {
 }
 
 /// Runs the command.
-pub fn run(args: &AnalyzeArgs) -> Result<(), CliError> {
+pub fn run(args: &AnalyzeArgs) -> Result<ExitCode, CliError> {
     match &args.command {
-        AnalyzeCommand::Tide(args) => tide::run(args),
-        AnalyzeCommand::Mismatch(args) => mismatch::run(args),
-        AnalyzeCommand::Heads(args) => heads(args),
+        AnalyzeCommand::Tide(args) => tide::run(args)?,
+        AnalyzeCommand::Mismatch(args) => mismatch::run(args)?,
+        AnalyzeCommand::Mass(args) => kept_mass::run(args)?,
+        AnalyzeCommand::Heads(args) => heads(args)?,
+        AnalyzeCommand::Sweep(args) => return sweep::run(args),
+        AnalyzeCommand::Calibration(args) => profile_pair::run(args)?,
+        AnalyzeCommand::Runtime(args) => runtime::run(args)?,
     }
+    Ok(ExitCode::SUCCESS)
 }
 
 fn heads(args: &HeadsArgs) -> Result<(), CliError> {

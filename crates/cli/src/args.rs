@@ -10,6 +10,8 @@ use wnw_model::WeightDtype;
 
 use crate::analyze_command::AnalyzeArgs;
 use crate::calibrate_command::CalibrateArgs;
+use crate::data_command::DataArgs;
+use crate::eval_command::{self, EvalArgs};
 use crate::kv_args::KvArgs;
 use crate::size::parse_size;
 
@@ -36,6 +38,12 @@ pub enum Command {
     Calibrate(Box<CalibrateArgs>),
     /// Look into a run: where the model listens, which heads, and what a prefill cannot know.
     Analyze(AnalyzeArgs),
+    /// Compare KV methods on data sets: scores, lengths, bytes; tables and plots.
+    #[command(after_help = eval_command::EXAMPLES)]
+    Eval(Box<EvalArgs>),
+    /// Test sets: which there are, what a copy holds, and how to get one.
+    #[command(after_help = DATA_EXAMPLES)]
+    Data(DataArgs),
     /// Look into a model checkpoint.
     #[command(after_help = "Example: wnw model info ./Voxtral-Mini-3B-2507")]
     Model(ModelArgs),
@@ -51,6 +59,14 @@ pub enum Command {
         shell: clap_complete::Shell,
     },
 }
+
+const DATA_EXAMPLES: &str = "\
+Examples:
+  wnw data list
+  wnw data fetch tiny-fr
+  wnw data show librispeech-long:/data/librispeech_long_v0_1.tar.gz#test-clean
+
+docs/datasets.md describes the formats.";
 
 const CALIBRATE_EXAMPLES: &str = "\
 Examples:
@@ -81,7 +97,7 @@ pub struct ModelChoice {
     /// Type of the decoder's weights in memory: f32, bf16, f16, q8_0 or q6k.
     #[arg(long, value_name = "TYPE", default_value = "q8_0")]
     pub dtype: WeightDtype,
-    /// Type of keys and values: bf16, f16 or f32.
+    /// Type of keys and values, in memory and on the host tier: bf16, f16, f32, int8 (about half of bf16) or int4 (about a third).
     #[arg(long, value_name = "TYPE", default_value_t)]
     pub kv_dtype: KvDtype,
 }
@@ -234,6 +250,9 @@ pub struct PlanArgs {
     /// Longest window [default: what the model is made for].
     #[arg(long, value_name = "TIME", value_parser = parse_duration)]
     pub window: Option<Duration>,
+    /// Share of audio KV that stays on the device with `--kv wnw`; without it, the full cache.
+    #[arg(long, value_name = "SHARE", value_parser = parse_share)]
+    pub r_gpu: Option<f64>,
     /// Memory there is, such as 8GiB or 24GB: say whether it suffices, and what would fit if not.
     #[arg(long, value_name = "SIZE", value_parser = parse_size)]
     pub memory: Option<u64>,

@@ -7,6 +7,7 @@ use std::process::ExitCode;
 use thiserror::Error;
 use wnw_calibrate::CalibrateError;
 use wnw_engine::EngineError;
+use wnw_eval::harness::HarnessError;
 use wnw_model::ModelError;
 
 use crate::signals;
@@ -26,12 +27,18 @@ pub enum CliError {
     /// Fetching the model, in the hub's words and with what to do.
     #[error("{0}")]
     Hub(String),
+    /// A data set that is not whole, or cannot be made.
+    #[error("{0}")]
+    Data(String),
     /// A recording.
     #[error(transparent)]
     Engine(#[from] EngineError),
     /// A calibration.
     #[error(transparent)]
     Calibrate(Box<CalibrateError>),
+    /// A run over data sets.
+    #[error(transparent)]
+    Eval(Box<HarnessError>),
     /// Writing a result.
     #[error("{path}: cannot write: {source}")]
     Write {
@@ -78,12 +85,32 @@ impl CliError {
     }
 }
 
+impl From<wnw_eval::dataset::DatasetError> for CliError {
+    fn from(error: wnw_eval::dataset::DatasetError) -> Self {
+        match error {
+            wnw_eval::dataset::DatasetError::Spec(error) => Self::Usage(error.to_string()),
+            other => Self::Data(other.to_string()),
+        }
+    }
+}
+
 impl From<CalibrateError> for CliError {
     fn from(error: CalibrateError) -> Self {
         match error {
             CalibrateError::Cancelled => Self::Interrupted,
             CalibrateError::Engine(error) if matches!(*error, EngineError::Cancelled) => Self::Interrupted,
             other => Self::Calibrate(Box::new(other)),
+        }
+    }
+}
+
+impl From<HarnessError> for CliError {
+    fn from(error: HarnessError) -> Self {
+        match error {
+            HarnessError::Engine(EngineError::Cancelled) => Self::Interrupted,
+            // Found before anything runs.
+            HarnessError::Method { .. } | HarnessError::Language { .. } => Self::Usage(error.to_string()),
+            other => Self::Eval(Box::new(other)),
         }
     }
 }

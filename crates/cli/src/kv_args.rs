@@ -1,5 +1,6 @@
 //! Flags for how keys and values are kept.
 
+use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
 use std::sync::Arc;
@@ -8,10 +9,10 @@ use clap::builder::{PossibleValue, PossibleValuesParser, TypedValueParser};
 use clap::{Args, ValueEnum};
 use wnw_engine::{KvOptions, Method, Roles};
 use wnw_kv::policies::METHODS;
-use wnw_kv::policies::registry::{Entry, find};
+use wnw_kv::policies::registry::{BuildError, Entry, Keeps, find};
 use wnw_kv::policies::wnw::{ReleaseReading, Selection};
-use wnw_kv::profile::{Normalise, Profile, WnwOptions};
-use wnw_kv::{HostPlace, KvDtype, SwapMode};
+use wnw_kv::profile::{Normalise, Profile, Signal, WnwOptions};
+use wnw_kv::{HostPlace, KvDtype, KvShape, SwapMode};
 use wnw_model::Voxtral;
 
 use crate::error::CliError;
@@ -61,6 +62,9 @@ pub struct KvArgs {
     /// Scale from a head's importance to its retention, instead of the one that meets --r-gpu (which then decides the voice heads only).
     #[arg(long, value_name = "X")]
     pub lambda: Option<f64>,
+    /// What a head's importance is [default: the profile's, usually product].
+    #[arg(long, value_enum, value_name = "WHAT")]
+    pub signal: Option<SignalName>,
     /// How importance is normalised [default: the profile's, usually max].
     #[arg(long, value_enum, value_name = "HOW")]
     pub normalise: Option<NormaliseName>,
@@ -102,6 +106,11 @@ impl KvMethod {
         self.0.name == "wnw"
     }
 
+    /// Whether it has rows on the host that come back.
+    pub fn recalls(self) -> bool {
+        matches!(self.0.keeps, Keeps::AtMost | Keeps::Pages)
+    }
+
     /// Whether it needs a profile of the model's heads.
     pub fn needs_profile(self) -> bool {
         self.0.needs_profile
@@ -123,6 +132,17 @@ fn parse_option(text: &str) -> Result<(String, String), String> {
 pub enum KvRoles {
     /// All heads alike.
     Uniform,
+}
+
+/// See [`Signal`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum SignalName {
+    /// Voice score times head sensitivity.
+    Product,
+    /// Voice score alone.
+    Voice,
+    /// Head sensitivity alone.
+    Sensitivity,
 }
 
 /// See [`Normalise`].
@@ -173,6 +193,11 @@ impl KvArgs {
             n_voice: self.n_voice.or(else_.n_voice),
             n_anchor: self.n_anchor.or(else_.n_anchor),
             lambda: self.lambda.or(else_.lambda),
+            signal: self.signal.map_or(else_.signal, |what| match what {
+                SignalName::Product => Signal::Product,
+                SignalName::Voice => Signal::Voice,
+                SignalName::Sensitivity => Signal::Sensitivity,
+            }),
             normalise: self.normalise.map_or(else_.normalise, |how| match how {
                 NormaliseName::Max => Normalise::Max,
                 NormaliseName::Rank => Normalise::Rank,
@@ -214,8 +239,9 @@ impl KvArgs {
                 ("--n-voice", self.n_voice.is_some()),
                 ("--n-anchor", self.n_anchor.is_some()),
                 ("--lambda", self.lambda.is_some()),
-                ("--host-tier", self.host_tier.is_some()),
-                ("--swap", self.swap.is_some()),
+                ("--host-tier", self.host_tier.is_some() && !self.kv.recalls()),
+                ("--swap", self.swap.is_some() && !self.kv.recalls()),
+                ("--signal", self.signal.is_some()),
                 ("--normalise", self.normalise.is_some()),
                 ("--segment", self.segment.is_some()),
                 ("--chunk", self.chunk.is_some()),
@@ -227,6 +253,15 @@ impl KvArgs {
             ];
             if let Some((flag, _)) = unused.iter().find(|(_, given)| *given) {
                 return usage(format!("{flag} needs --kv wnw"));
+            }
+        }
+        let KvMethod(entry) = self.kv;
+        if !self.kv.is_full() && !self.kv.is_wnw() {
+            // Names and values that no model could make right; heads and scores are looked at when the model is there.
+            let any = KvShape { n_layers: 1, n_q_heads: 1, n_kv_heads: 1, head_dim: 1 };
+            match entry.check(any, self.share(), None, &self.options_by_name()) {
+                Ok(()) | Err(BuildError::NeedsProfile(_)) => {}
+                Err(error) => return usage(format!("--kv {}: {error}", entry.name)),
             }
         }
         let positive = |x: &Option<f64>| x.is_none_or(|x| x > 0.0 && x.is_finite());
@@ -257,6 +292,15 @@ impl KvArgs {
         Ok(())
     }
 
+    fn options_by_name(&self) -> BTreeMap<String, String> {
+        self.kv_option.iter().cloned().collect()
+    }
+
+    /// The share that options are checked with.
+    fn share(&self) -> f64 {
+        self.r_gpu.unwrap_or(WnwOptions::default().r_gpu)
+    }
+
     /// The method, with the head roles of `profile` if it needs any; `name` is the model's.
     pub fn method(
         &self,
@@ -269,7 +313,11 @@ impl KvArgs {
         }
         let KvMethod(entry) = self.kv;
         if !self.kv.is_wnw() && (profile.is_some() || !entry.needs_profile) {
-            let options = self.kv_option.iter().cloned().collect();
+            let options = self.options_by_name();
+            let shape = model.decoder().kv_shape();
+            entry
+                .check(shape, self.share(), profile.map(Arc::as_ref), &options)
+                .map_err(|e| CliError::Usage(format!("--kv {}: {e}", entry.name)))?;
             return Ok(Method::Named { entry, r_gpu: self.r_gpu, profile: profile.cloned(), options });
         }
         let (roles, options) = match (self.kv_roles, profile) {
@@ -287,25 +335,39 @@ impl KvArgs {
                 )));
             }
         };
-        Ok(Method::Wnw { roles, options, fixed_r_gpu: self.r_gpu.is_some() || self.lambda.is_some() })
+        let fixed_r_gpu = self.r_gpu.is_some() || self.lambda.is_some();
+        if let (Roles::Profile(profile), true) = (&roles, fixed_r_gpu || self.kv_budget.is_none()) {
+            profile.params(&options).map_err(|e| CliError::Usage(format!("--kv wnw: {e}")))?;
+        }
+        Ok(Method::Wnw { roles, options, fixed_r_gpu })
     }
 
     /// The profile given, that of the embedded model, or that beside the checkpoint; checked against the model.
     pub fn profile(&self, name: &str, model: &Voxtral) -> Result<Option<Arc<Profile>>, CliError> {
-        let beside = Path::new(name).join(PROFILE_FILE);
-        let (bytes, path) = match &self.kv_profile {
-            Some(path) => (read(path)?, path.clone()),
-            None if name == TINY => (wnw_tiny::PROFILE.to_vec(), PathBuf::from("tiny/profile.json")),
-            None if beside.is_file() => (read(&beside)?, beside),
-            None => return Ok(None),
-        };
-        let usage = |reason: String| CliError::Usage(format!("{}: {reason}", path.display()));
-        let bytes = bytes.strip_prefix(b"\xef\xbb\xbf").unwrap_or(&bytes);
-        let profile: Profile = serde_json::from_slice(bytes)
-            .map_err(|e| usage(format!("not a profile of `wnw calibrate`: {e}")))?;
-        profile.check(model.fingerprint(), model.decoder().kv_shape()).map_err(|e| usage(e.to_string()))?;
-        Ok(Some(Arc::new(profile)))
+        read_profile(self.kv_profile.as_deref(), name, model)
     }
+}
+
+/// The profile given by `--kv-profile`, that of the embedded model, or that beside the checkpoint `name`; checked against
+/// the model.
+pub fn read_profile(
+    given: Option<&Path>,
+    name: &str,
+    model: &Voxtral,
+) -> Result<Option<Arc<Profile>>, CliError> {
+    let beside = Path::new(name).join(PROFILE_FILE);
+    let (bytes, path) = match given {
+        Some(path) => (read(path)?, path.to_owned()),
+        None if name == TINY => (wnw_tiny::PROFILE.to_vec(), PathBuf::from("tiny/profile.json")),
+        None if beside.is_file() => (read(&beside)?, beside),
+        None => return Ok(None),
+    };
+    let usage = |reason: String| CliError::Usage(format!("{}: {reason}", path.display()));
+    let bytes = bytes.strip_prefix(b"\xef\xbb\xbf").unwrap_or(&bytes);
+    let profile: Profile =
+        serde_json::from_slice(bytes).map_err(|e| usage(format!("not a profile of `wnw calibrate`: {e}")))?;
+    profile.check(model.fingerprint(), model.decoder().kv_shape()).map_err(|e| usage(e.to_string()))?;
+    Ok(Some(Arc::new(profile)))
 }
 
 fn read(path: &Path) -> Result<Vec<u8>, CliError> {
@@ -323,7 +385,8 @@ fn read(path: &Path) -> Result<Vec<u8>, CliError> {
     std::fs::read(path).map_err(failed)
 }
 
-fn parse_place(text: &str) -> Result<HostPlace, String> {
+/// `ram` or `file:DIR`.
+pub fn parse_place(text: &str) -> Result<HostPlace, String> {
     match text.split_once(':') {
         None if text == "ram" => Ok(HostPlace::Ram),
         Some(("file", dir)) if Path::new(dir).is_dir() => Ok(HostPlace::File(dir.into())),

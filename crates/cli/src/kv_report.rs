@@ -36,9 +36,10 @@ pub fn kv_report(statistics: &Statistics, timing: &Timing) -> [String; 5] {
             )
         },
         format!(
-            "  audio kept {} on the device ({}), {} with the host",
+            "  audio kept {} on the device ({}), {} read, {} with the host",
             percent(kv.r_gpu),
             roles.join(", "),
+            percent(kv.r_read),
             percent(kv.r_gpu_cpu)
         ),
         format!(

@@ -3,12 +3,18 @@
 //! This crate alone prints, exits, and reads the environment.
 
 mod analyze_command;
+mod answers;
 mod args;
 mod calibrate_command;
 mod charts;
+mod data_command;
+mod data_fetch;
 mod error;
+mod eval_charts;
+mod eval_command;
 mod head_map;
 mod inputs;
+mod kept_mass;
 mod kv_args;
 mod kv_report;
 mod mismatch;
@@ -16,10 +22,13 @@ mod model_command;
 mod models;
 mod outputs;
 mod plan_command;
+mod profile_pair;
 mod progress;
+mod runtime;
 mod signals;
 mod size;
 mod subtitles;
+mod sweep;
 mod system;
 mod tide;
 mod transcribe;
@@ -38,7 +47,9 @@ fn main() -> ExitCode {
     let result = match &cli.command {
         Command::Transcribe(args) => transcribe::run(args),
         Command::Calibrate(args) => calibrate_command::run(args).map(|()| ExitCode::SUCCESS),
-        Command::Analyze(args) => analyze_command::run(args).map(|()| ExitCode::SUCCESS),
+        Command::Analyze(args) => analyze_command::run(args),
+        Command::Eval(args) => eval_command::run(args),
+        Command::Data(args) => data_command::run(args).map(|()| ExitCode::SUCCESS),
         Command::Model(args) => model_command::run(args).map(|()| ExitCode::SUCCESS),
         Command::Plan(args) => plan_command::run(args),
         Command::Completions { shell } => {

@@ -1,26 +1,22 @@
 //! `wnw analyze mismatch`.
 
-use std::ops::ControlFlow;
 use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::Args;
 use comfy_table::{Table, presets};
 use serde::Serialize;
-use wnw_audio::{AudioStream, DecodeOptions};
-use wnw_calibrate::calibration::stream;
 use wnw_calibrate::mismatch::{LOW_OVERLAP, Mismatch, Top, measure};
-use wnw_engine::window::Windower;
-use wnw_engine::{Engine, EngineError, Event, FinishReason, KvOptions, Request};
+use wnw_engine::{Engine, EngineError, FinishReason, KvOptions, Request};
 use wnw_plot::MismatchChart;
 
-use crate::analyze_command::{engine_error, load, task};
+use crate::analyze_command::{load, task};
+use crate::answers::{Answer, each_answer, go_on};
 use crate::args::{ModelChoice, parse_duration};
 use crate::error::CliError;
-use crate::inputs::{Input, expand};
+use crate::inputs::expand;
 use crate::outputs::print;
 use crate::progress::Bar;
-use crate::system::clock;
 use crate::{charts, signals};
 
 /// For `--help`.
@@ -29,8 +25,8 @@ Examples:
   wnw analyze mismatch --language en --top 100,500,10% -o mismatch.svg talk.mp3
   wnw analyze mismatch --model ./Voxtral-Mini-3B-2507 --recursive --json recordings/ > mismatch.json
 
-Each window is transcribed with the full cache; then one pass over prompt and transcript measures the attention of every layer and head. 'Prefill' is
-the attention of the first answer token, 'decode' the mean over all. Weights are those of a softmax over all keys, text included; over audio
+Each window is transcribed with the full cache; then one pass over prompt and transcript measures the attention of every layer and head. 'Prefill' is \
+the attention of the first answer token, 'decode' the mean over all. Weights are those of a softmax over all keys, text included; over audio \
 positions (those of padding too), after the mean over layers and heads, they are scaled to a sum of 1. Recordings weigh the same.";
 
 /// `wnw analyze mismatch`.
@@ -111,12 +107,23 @@ pub fn run(args: &MismatchArgs) -> Result<(), CliError> {
     let inputs = expand(&args.files, args.recursive)?;
     let bar = Bar::new(args.quiet);
     let engine = load(&args.model, args.quiet, &bar)?;
-    let mut run = Run { args, engine: &engine, request, bar: &bar, measured: Vec::new() };
+    let mut measured: Vec<Measured> = Vec::new();
     for input in &inputs {
-        run.recording(input)?;
+        each_answer(&engine, &request, input, &bar, &mut |answer| {
+            let tokens = &answer.transcript.tokens;
+            let mismatch = signals::while_listening(|| {
+                measure(engine.model(), answer.samples, &request.task, tokens, &args.top, &mut |share| {
+                    bar.work("measuring attention", share);
+                    go_on()
+                })
+            })?;
+            let Answer { start, end, .. } = answer;
+            let finish_reason = answer.transcript.finish_reason;
+            measured.push(Measured { file: input.name.clone(), start, end, finish_reason, mismatch });
+            Ok(())
+        })?;
     }
     bar.clear();
-    let measured = run.measured;
     let all: Vec<Mismatch> = measured.iter().map(|m| m.mismatch.clone()).collect();
     let Some(mean) = Mismatch::mean(&all) else {
         let message = "no recording has an answer: there is nothing to measure".into();
@@ -138,76 +145,6 @@ pub fn run(args: &MismatchArgs) -> Result<(), CliError> {
         recordings: &measured,
     };
     print(&format!("{}\n", serde_json::to_string_pretty(&report)?))
-}
-
-struct Run<'a> {
-    args: &'a MismatchArgs,
-    engine: &'a Engine,
-    request: Request,
-    bar: &'a Bar,
-    measured: Vec<Measured>,
-}
-
-impl Run<'_> {
-    fn recording(&mut self, input: &Input) -> Result<(), CliError> {
-        let mut audio =
-            AudioStream::open(input.source.clone(), &DecodeOptions::default()).map_err(EngineError::from)?;
-        let limit = self.request.window_seconds.unwrap_or(self.engine.model().max_audio_seconds());
-        let mut windower = Windower::new(limit);
-        let mut done = 0;
-        while let Some(block) = audio.next_block().map_err(EngineError::from)? {
-            windower.push(&block);
-            while let Some(window) = windower.next_full() {
-                self.window(input, done, &window)?;
-                done += window.len();
-            }
-        }
-        let rest = windower.finish();
-        if !rest.is_empty() {
-            self.window(input, done, &rest)?;
-        }
-        for warning in audio.warnings() {
-            self.bar.line(&format!("wnw: warning: {}: {warning}", input.name));
-        }
-        Ok(())
-    }
-
-    fn window(&mut self, input: &Input, done: usize, samples: &[f32]) -> Result<(), CliError> {
-        let rate = f64::from(wnw_audio::SAMPLE_RATE);
-        let (start, end) = (done as f64 / rate, (done + samples.len()) as f64 / rate);
-        let name =
-            if done == 0 { input.name.clone() } else { format!("{} from {}", input.name, clock(start)) };
-        let bar = self.bar;
-        bar.restart();
-        let go_on =
-            || if signals::interrupted() { ControlFlow::Break(()) } else { ControlFlow::Continue(()) };
-        let mut hear = |event| {
-            match event {
-                Event::Progress(progress) => bar.show(&name, &progress, Some(end - start)),
-                Event::Warning(warning) => bar.line(&format!("wnw: warning: {name}: {warning}")),
-                _ => {}
-            }
-            go_on()
-        };
-        let transcript =
-            signals::while_listening(|| self.engine.transcribe(stream(samples)?, &self.request, &mut hear));
-        let transcript = transcript.map_err(engine_error)?;
-        if transcript.tokens.is_empty() {
-            bar.line(&format!("wnw: warning: {name}: the model said nothing: left out"));
-            return Ok(());
-        }
-        let mismatch = signals::while_listening(|| {
-            let (model, task) = (self.engine.model(), &self.request.task);
-            measure(model, samples, task, &transcript.tokens, &self.args.top, &mut |share| {
-                bar.work("measuring attention", share);
-                go_on()
-            })
-            .map_err(CliError::from)
-        })?;
-        let finish_reason = transcript.finish_reason;
-        self.measured.push(Measured { file: input.name.clone(), start, end, finish_reason, mismatch });
-        Ok(())
-    }
 }
 
 fn percent(share: f64) -> String {

@@ -6,6 +6,7 @@ use std::process::ExitCode;
 use comfy_table::{Table, presets};
 use serde::Serialize;
 use wnw_engine::Request;
+use wnw_kv::profile::{WnwOptions, voice_heads};
 use wnw_model::config::VoxtralConfig;
 use wnw_model::{MemoryPlan, ModelFiles, WeightDtype};
 
@@ -29,7 +30,15 @@ pub fn run(args: &PlanArgs) -> Result<ExitCode, CliError> {
     let windows = (duration / window).ceil().max(1.0) as u64;
     let plan_for = |dtype: WeightDtype, window: f64| {
         let answer = Request::default().token_cap(window) as u64;
-        MemoryPlan::new(&config, dtype, args.model.kv_dtype, window, answer)
+        let plan = MemoryPlan::new(&config, dtype, args.model.kv_dtype, window, answer);
+        let heads = config.decoder.n_layers * config.decoder.n_kv_heads;
+        match args.r_gpu {
+            Some(r_gpu) if r_gpu < 1.0 => {
+                let tidal = voice_heads(r_gpu, heads) as f64 / heads as f64;
+                plan.keeping(&config, args.model.kv_dtype, r_gpu, tidal)
+            }
+            _ => plan,
+        }
     };
     let plan = plan_for(args.model.dtype, window);
     let max = config.decoder.max_positions as u64;
@@ -45,7 +54,12 @@ pub fn run(args: &PlanArgs) -> Result<ExitCode, CliError> {
     let alternatives = match args.memory {
         Some(memory) if !fits => {
             let total = |dtype, window| plan_for(dtype, window).total;
-            alternatives(&narrower(args.model.dtype, &config), args.model.dtype, window, memory, total)
+            let mut all =
+                alternatives(&narrower(args.model.dtype, &config), args.model.dtype, window, memory, total);
+            if args.r_gpu.is_none() {
+                all.extend(with_wnw(args, &config, &plan, memory));
+            }
+            all
         }
         _ => Vec::new(),
     };
@@ -68,14 +82,17 @@ pub fn run(args: &PlanArgs) -> Result<ExitCode, CliError> {
         ("encoder and projector weights", plan.encoder_weights),
         ("decoder weights", plan.decoder_weights),
         ("token embeddings", plan.embeddings),
-        ("KV cache, full", plan.kv),
+        (if args.r_gpu.is_some() { "KV cache on the device" } else { "KV cache, full" }, plan.kv),
+        ("KV cache on the host, at most", plan.host_kv),
         ("prefill (freed before decoding)", plan.prefill),
         ("encoding (freed before the prefill)", plan.encoding),
         ("samples", plan.samples),
         ("the program itself, about", plan.program),
         ("total at the worst moment", plan.total),
     ] {
-        table.add_row([name.into(), bytes(size)]);
+        if size > 0 {
+            table.add_row([name.into(), bytes(size)]);
+        }
     }
     let verdict = args.memory.map_or_else(String::new, |memory| verdict(&plan, memory, &alternatives));
     print(&format!(
@@ -152,6 +169,17 @@ fn alternatives(
         out.extend(both.map(|(d, s)| shorter(d, s, &format!(" --dtype {d}"))));
     }
     out
+}
+
+/// The same window and weights with a fifth of the audio KV on the device, if that is enough.
+fn with_wnw(args: &PlanArgs, config: &VoxtralConfig, plan: &MemoryPlan, memory: u64) -> Option<Alternative> {
+    let r_gpu = WnwOptions::default().r_gpu;
+    let heads = config.decoder.n_layers * config.decoder.n_kv_heads;
+    let tidal = voice_heads(r_gpu, heads) as f64 / heads as f64;
+    let total = plan.keeping(config, args.model.kv_dtype, r_gpu, tidal).total;
+    let flags = format!("--kv wnw --r-gpu {r_gpu}");
+    let fits = Alternative { window: plan.seconds, dtype: args.model.dtype, total, flags };
+    (total <= memory).then_some(fits)
 }
 
 /// Seconds as a flag takes them: `12m30s`.

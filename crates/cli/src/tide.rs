@@ -26,7 +26,7 @@ Examples:
   wnw analyze tide --language en --kv wnw --r-gpu 0.2 -o tide.svg talk.mp3
   wnw analyze tide --kv full --watch 2.0 --watch 4.1 -o tide.png talk.mp3
 
-From top to bottom: KV bytes over the steps, beside those of a full cache; where the watched heads (wnw: the anchors) attend to, with the
+From top to bottom: KV bytes over the steps, beside those of a full cache; where the watched heads (wnw: the anchors) attend to, with the \
 selected chunks; and what one head that recalls has on the device. With the full cache nothing is selected or recalled.";
 
 /// `wnw analyze tide`.
@@ -49,7 +49,7 @@ pub struct TideArgs {
     /// The KV head whose residency is shown, as LAYER.HEAD [default: the first that recalls].
     #[arg(long, value_name = "LAYER.HEAD", value_parser = parse_head)]
     pub head: Option<HeadId>,
-    /// With --kv full: a KV head to watch, may be given several times [default: the profile's anchors].
+    /// A KV head to watch, with methods other than wnw; may be given several times [default: the profile's anchors].
     #[arg(long, value_name = "LAYER.HEAD", value_parser = parse_head)]
     pub watch: Vec<HeadId>,
     /// Longest stretch that the model takes in one pass, such as 10m [default: what the model is made for].
@@ -73,8 +73,8 @@ pub fn run(args: &TideArgs) -> Result<(), CliError> {
     args.kv.check()?;
     charts::check("--output", &args.output)?;
     let usage = |message: &str| Err(CliError::Usage(message.into()));
-    if !args.kv.kv.is_full() && !args.watch.is_empty() {
-        return usage("--watch needs --kv full: wnw watches its anchors");
+    if args.kv.kv.is_wnw() && !args.watch.is_empty() {
+        return usage("--watch is for methods other than wnw, which watches its anchors");
     }
     if args.window.is_some_and(|w| w.as_secs_f64() < 1.0) {
         return usage("--window must be at least 1s");
@@ -122,9 +122,9 @@ pub fn run(args: &TideArgs) -> Result<(), CliError> {
     Ok(())
 }
 
-/// The heads to watch with the full cache; a method that watches some itself needs none.
+/// The heads to watch; a method that watches some itself does so whatever is said here.
 fn watch(args: &TideArgs, profile: Option<&Profile>, shape: KvShape) -> Result<Vec<HeadId>, CliError> {
-    if !args.kv.kv.is_full() {
+    if args.kv.kv.is_wnw() {
         return Ok(Vec::new());
     }
     if !args.watch.is_empty() {

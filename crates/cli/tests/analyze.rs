@@ -106,7 +106,7 @@ fn profile(model: &str, layers: usize, kv_heads: usize) -> Value {
 
 #[test]
 fn every_analysis_has_help_with_an_example() {
-    for command in ["tide", "mismatch", "heads"] {
+    for command in ["tide", "mismatch", "mass", "heads", "sweep", "calibration", "runtime"] {
         let output = good(wnw(&["analyze", command, "--help"], Path::new(".")));
         assert!(stdout(&output).contains("Example"), "{command}");
         assert!(stdout(&output).contains(&format!("wnw analyze {command}")), "{command}");
@@ -290,6 +290,95 @@ fn the_head_map_of_a_profile() {
 }
 
 #[test]
+fn two_calibrations_side_by_side() {
+    let folder = Folder::new();
+    let first = profile("a model", 4, 8);
+    let mut second = first.clone();
+    // Voice scores the other way round: the best heads are others.
+    second["voice_score"].as_array_mut().unwrap().reverse();
+    second["calibration"]["source"] = json!("other.flac");
+    let mut foreign = first.clone();
+    foreign["fingerprint"] = json!("another");
+    for (name, profile) in [("a.json", &first), ("b.json", &second), ("c.json", &foreign)] {
+        std::fs::write(folder.path(name), profile.to_string()).unwrap();
+    }
+    let same = good(folder.run(&["analyze", "calibration", "a.json", "a.json", "--json"]));
+    let same: Value = serde_json::from_str(stdout(&same)).unwrap();
+    assert_eq!((same["anchor"]["both"].as_u64(), same["anchor"]["jaccard"].as_f64()), (Some(3), Some(1.0)));
+    assert!((same["importance"]["spearman"].as_f64().unwrap() - 1.0).abs() < 1e-12);
+    let output =
+        good(folder.run(&["analyze", "calibration", "a.json", "b.json", "--json", "-o", "both.svg"]));
+    let pair: Value = serde_json::from_str(stdout(&output)).unwrap();
+    assert!(pair["voice_score"]["pearson"].as_f64().unwrap() < 0.9, "{pair}");
+    assert!((pair["head_sensitivity"]["pearson"].as_f64().unwrap() - 1.0).abs() < 1e-12);
+    assert!(folder.svg("both.svg").contains("other.flac"));
+    let table = good(folder.run(&["analyze", "calibration", "a.json", "b.json", "--r-gpu", "0.4"]));
+    assert!(stdout(&table).contains("roles at r_GPU 0.4") && stdout(&table).contains("| anchor "));
+    let output = folder.run(&["analyze", "calibration", "a.json", "c.json"]);
+    assert_eq!(output.status.code(), Some(2));
+    assert!(stderr(&output).contains("different models"), "{}", stderr(&output));
+}
+
+#[test]
+fn a_steps_time_and_traffic_by_tidal_heads() {
+    let folder = Folder::new();
+    let flags = ["analyze", "runtime", "--language", "en", "talk.wav", "--repeat", "1", "--tidal", "1,28"];
+    let output = good(folder.run(&[&flags[..], &["--json", "-o", "time.svg"]].concat()));
+    let rows: Value = serde_json::from_str(stdout(&output)).unwrap();
+    let number = |row: usize, name: &str| rows[row][name].as_f64().unwrap();
+    assert!(rows[0]["tidal"].is_null() && number(0, "mb_per_step") == 0.0 && number(0, "r_gpu") == 1.0);
+    assert_eq!((rows[1]["tidal"].as_u64(), rows[2]["tidal"].as_u64()), (Some(1), Some(28)));
+    assert!(number(2, "mb_per_step") > number(1, "mb_per_step"), "{rows}");
+    assert!(folder.svg("time.svg").contains("waiting for recalled rows"));
+}
+
+#[test]
+fn the_attention_that_methods_keep() {
+    let folder = Folder::new();
+    let flags = ["analyze", "mass", "--language", "en", "talk.wav", "--ratios", "0.8,0.2"];
+    let methods = ["--methods", "full,wnw,snapkv,streaming-llm"];
+    let output = good(folder.run(&[&flags[..], &methods, &["--json"]].concat()));
+    let rows: Value = serde_json::from_str(stdout(&output)).unwrap();
+    let rows = rows.as_array().unwrap();
+    let number = |row: &Value, name: &str| row[name].as_f64().unwrap();
+    assert_eq!(rows.len(), 1 + 3 * 2);
+    assert_eq!((number(&rows[0], "rows"), number(&rows[0], "decode")), (1.0, 1.0));
+    for row in &rows[1..] {
+        assert!((number(row, "rows") - number(row, "target")).abs() < 0.1, "{row}");
+        assert!(number(row, "decode") <= number(row, "reachable") + 1e-12, "{row}");
+    }
+    // Chosen by attention, the same number of rows holds more of it than rows chosen by place.
+    let of = |method: &str| rows.iter().rfind(|r| r["method"] == method).unwrap();
+    assert!(number(of("snapkv"), "prefill") > number(of("streaming-llm"), "prefill"));
+    assert!(number(of("wnw"), "reachable") > number(of("wnw"), "decode"));
+    let output = folder.run(&[&flags[..], &["--methods", "nosuch"]].concat());
+    assert_eq!(output.status.code(), Some(2));
+    let output = folder.run(&[&flags[..], &["--methods", "snapkv,affpool"]].concat());
+    assert_eq!(output.status.code(), Some(2));
+    assert!(stderr(&output).contains("affpool"), "{}", stderr(&output));
+}
+
+#[test]
+fn one_option_at_several_values() {
+    let folder = Folder::new();
+    std::fs::create_dir(folder.path("set")).unwrap();
+    std::fs::rename(folder.path("talk.wav"), folder.path("set/talk.wav")).unwrap();
+    std::fs::write(folder.path("set/talk.txt"), "whatever is said").unwrap();
+    let flags = ["analyze", "sweep", "--dataset", "dir:set", "--ratios", "0.3", "--out", "run"];
+    let over = ["--over", "top_chunks=1,3", "--over", "signal=product,voice"];
+    let output = good(folder.run(&[&flags[..], &over].concat()));
+    for method in ["full", "wnw:top_chunks=1", "wnw:top_chunks=3", "wnw:signal=product", "wnw:signal=voice"] {
+        assert!(stdout(&output).contains(&format!("| {method} |")), "{method}: {}", stdout(&output));
+    }
+    assert!(folder.svg("run/sweep-top_chunks-set.svg").contains("top_chunks"));
+    // Names are no numbers: a table says it all.
+    assert!(!folder.path("run/sweep-signal-set.svg").exists());
+    let output = folder.run(&[&flags[..], &["--over", "colour=1"]].concat());
+    assert_eq!(output.status.code(), Some(2));
+    assert!(stderr(&output).contains("colour"), "{}", stderr(&output));
+}
+
+#[test]
 fn wrong_usage_is_told_before_any_work_and_leaves_nothing() {
     let folder = Folder::new();
     std::fs::write(folder.path("text.wav"), b"no recording").unwrap();
@@ -302,7 +391,7 @@ fn wrong_usage_is_told_before_any_work_and_leaves_nothing() {
         (
             2,
             &["tide", "talk.wav", "--watch", "0.1", "--kv", "wnw", "--kv-roles", "uniform"],
-            "--watch needs --kv full",
+            "--watch is for methods other than wnw",
         ),
         (2, &["tide", "talk.wav", "--r-gpu", "0.2"], "--kv wnw"),
         (2, &["tide", "talk.wav", "--kv-profile", "other.json"], "other.json"),
@@ -319,6 +408,10 @@ fn wrong_usage_is_told_before_any_work_and_leaves_nothing() {
         (1, &["mismatch", "gone.wav"], "gone.wav"),
         (2, &["heads", "other.json", "-o", "map.jpg"], ".svg or .png"),
         (2, &["heads", "other.json", "--r-gpu", "0"], "--r-gpu"),
+        (2, &["calibration", "other.json", "gone.json"], "gone.json"),
+        (2, &["runtime", "talk.wav", "--tidal", "29"], "--tidal 29"),
+        (2, &["runtime", "talk.wav", "--repeat", "0"], "--repeat"),
+        (2, &["sweep", "--dataset", "dir:gone", "--over", "n_voice=4", "--out", "run"], "gone"),
     ] {
         let output = folder.run(&[&["analyze"], arguments].concat());
         assert_eq!(output.status.code(), Some(code), "{arguments:?}: {}", stderr(&output));

@@ -96,7 +96,7 @@ fn wrong_usage_is_exit_code_2_and_names_the_flag() {
         (&["--max-new-tokens", "0"], "--max-new-tokens"),
         (&["--dtype", "q3"], "q8_0"),
         (&["--kv", "magic"], "full"),
-        (&["--kv-dtype", "int8"], "bf16"),
+        (&["--kv-dtype", "int2"], "int4"),
         (&["--window=-1"], "--window"),
         (&["--top-p", "0"], "--top-p"),
         (&["--temperature", "hot"], "--temperature"),

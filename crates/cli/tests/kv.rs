@@ -34,7 +34,8 @@ fn recording() -> &'static str {
 }
 
 fn transcribe(flags: &[&str]) -> Output {
-    let all = [&["transcribe", "--language", "en", recording()][..], flags].concat();
+    // One thread: tests run side by side, and threads that wait for each other would take turns on the same cores.
+    let all = [&["--threads", "1", "transcribe", "--language", "en", recording()][..], flags].concat();
     Command::new(env!("CARGO_BIN_EXE_wnw")).args(all).stdin(Stdio::null()).output().unwrap()
 }
 
@@ -200,11 +201,104 @@ fn methods_for_comparison_go_by_name_and_keep_their_budget() {
         let r_gpu = got["statistics"]["r_gpu"].as_f64().unwrap();
         assert!((r_gpu - 0.4).abs() < 2e-3, "{method}: {r_gpu}");
     }
+    // Whole pages; what attention reads, what is on the device and what came back are told apart.
+    for method in ["arkvale", "freekv", "quest"] {
+        let got = json(&["--kv", method, "--r-gpu", "0.4"]);
+        let statistics = &got["statistics"];
+        let number = |name: &str| statistics[name].as_f64().unwrap();
+        assert_eq!(statistics["kv_method"], method);
+        assert_eq!(number("r_gpu_cpu"), 1.0);
+        if method == "quest" {
+            assert!(number("r_gpu") == 1.0 && number("r_read") < 1.0, "{statistics}");
+            assert_eq!((number("host_bytes"), number("recalled_bytes_per_step")), (0.0, 0.0));
+        } else {
+            assert!((number("r_gpu") - 0.4).abs() < 0.04, "{method}: {statistics}");
+            assert_eq!(number("r_read"), number("r_gpu"));
+            assert!(number("host_bytes") > 0.0 && number("recalled_bytes_per_step") > 0.0);
+            let other = json(&["--kv", method, "--r-gpu", "0.4", "--swap", "sync"]);
+            assert_eq!(other["tokens"], got["tokens"], "{method}");
+            assert_eq!(other["statistics"], got["statistics"], "{method}");
+            let bytes = json(&["--kv", method, "--kv-budget", "2MB"]);
+            assert!(bytes["statistics"]["kv_bytes"].as_u64().unwrap() <= 2_000_000, "{method}");
+        }
+    }
+    assert!(error(&["--kv", "quest", "--kv-budget", "2MB"]).contains("at least"));
+    assert!(error(&["--kv", "snapkv", "--swap", "sync"]).contains("--swap needs --kv wnw"));
     let bytes = json(&["--kv", "snapkv", "--kv-budget", "2MB", "--kv-option", "kernel=5"]);
     assert!(bytes["statistics"]["kv_bytes"].as_u64().unwrap() <= 2_000_000);
     assert_eq!(bytes["statistics"]["kv_parameters"]["kernel"], "5");
-    assert!(error(&["--kv", "snapkv", "--kv-option", "nope=1"]).contains("it has window"));
+    // Found without the model.
+    for (method, option, says) in [
+        ("snapkv", "nope=1", "it has window"),
+        ("snapkv", "window=x", "window cannot be x"),
+        ("wnw-dense", "nope=1", "n_tidal"),
+    ] {
+        let flags = ["--model", "./nowhere", "--kv", method, "--kv-option", option];
+        let output = transcribe(&flags);
+        assert_eq!(output.status.code(), Some(2), "{flags:?}");
+        let said = String::from_utf8(output.stderr).unwrap();
+        assert!(said.contains(says) && said.contains(method), "{said}");
+    }
+    // A profile's scores are looked at when it is there.
+    let output = transcribe(&["--kv", "audiokv", "--kv-option", "scores=colour"]);
+    assert_eq!(output.status.code(), Some(2), "{}", String::from_utf8_lossy(&output.stderr));
     assert!(error(&["--kv", "snapkv", "--kv-option", "window"]).contains("NAME=VALUE"));
     assert!(error(&["--kv", "snapkv", "--top-chunks", "2"]).contains("--kv wnw"));
     assert!(error(&["--kv-option", "window=1"]).contains("--kv-option"));
+}
+
+#[test]
+fn quantised_kv_takes_the_bytes_that_its_format_says_and_works_with_every_method() {
+    let number = |got: &Value, name: &str| got["statistics"][name].as_f64().unwrap();
+    let plain = json(&[]);
+    // Of 32 elements: 64 bytes in bf16; 32 codes and a scale; 16 bytes of codes, a scale and a minimum.
+    for (dtype, share) in [("int8", 36.0 / 64.0), ("int4", 20.0 / 64.0)] {
+        let got = json(&["--kv-dtype", dtype]);
+        assert_eq!(got["statistics"]["kv_dtype"], dtype);
+        assert_eq!(number(&got, "kv_bytes"), number(&plain, "kv_bytes") * share, "{dtype}");
+        let same = json(&["--kv", "wnw", "--r-gpu", "1", "--kv-dtype", dtype]);
+        assert_eq!(same["tokens"], got["tokens"], "{dtype}: all of the cache is the full cache");
+    }
+    let wnw = ["--kv", "wnw", "--r-gpu", "0.3"];
+    let int8 = ["--kv-dtype", "int8"];
+    let (bf16, got) = (json(&wnw), json(&[&wnw[..], &int8].concat()));
+    assert_eq!(number(&got, "host_bytes"), number(&bf16, "host_bytes") * 36.0 / 64.0);
+    assert!(number(&got, "recalled_bytes_per_step") > 0.0);
+    let folder = tempfile::tempdir().unwrap();
+    let place = format!("file:{}", folder.path().display());
+    let file = json(&[&wnw[..], &int8, &["--host-tier", &place, "--swap", "sync"]].concat());
+    assert_eq!((&file["tokens"], &file["statistics"]), (&got["tokens"], &got["statistics"]));
+}
+
+/// Merged rows are counted in relation to the audio before any merge, and words still have their times.
+#[test]
+fn merged_audio_keeps_its_budget_and_its_times() {
+    let full = json(&[]);
+    let all = json(&["--kv", "affpool", "--r-gpu", "1"]);
+    assert_eq!(all["tokens"], full["tokens"]);
+    assert_eq!(all["statistics"]["r_gpu"], 1.0);
+    let full_bytes = full["statistics"]["kv_bytes"].as_u64().unwrap();
+    for r_gpu in ["0.8", "0.4"] {
+        let got = json(&["--kv", "affpool", "--r-gpu", r_gpu, "--timestamps", "word"]);
+        let statistics = &got["statistics"];
+        let target: f64 = r_gpu.parse().unwrap();
+        let kept = statistics["r_gpu"].as_f64().unwrap();
+        assert!(kept <= target && kept > target - 0.02, "{statistics}");
+        assert_eq!(statistics["r_gpu_cpu"], statistics["r_gpu"]);
+        assert_eq!(statistics["r_read"], statistics["r_gpu"]);
+        assert_eq!(statistics["audio_tokens"], full["statistics"]["audio_tokens"]);
+        assert!(statistics["kv_bytes"].as_u64().unwrap() < full_bytes);
+        let words = got["words"].as_array().unwrap();
+        let starts: Vec<f64> = words.iter().map(|word| word["start"].as_f64().unwrap()).collect();
+        assert!(starts.windows(2).all(|w| w[0] <= w[1]), "{starts:?}");
+        assert!(starts.iter().all(|start| (0.0..=SECONDS as f64).contains(start)), "{starts:?}");
+    }
+    // One threshold for both places.
+    let tau = json(&["--kv", "affpool", "--kv-option", "tau=0.9", "--kv-option", "position=mean"]);
+    assert_eq!(tau["statistics"]["kv_parameters"]["tau"], "0.9");
+    assert!(tau["statistics"]["r_gpu"].as_f64().unwrap() < 1.0, "{}", tau["statistics"]);
+    let bytes = json(&["--kv", "affpool", "--kv-budget", "2MB"]);
+    assert!(bytes["statistics"]["kv_bytes"].as_u64().unwrap() <= 2_000_000);
+    assert!(error(&["--kv", "affpool", "--swap", "sync"]).contains("--swap needs --kv wnw"));
+    assert!(error(&["--kv", "affpool", "--kv-option", "tau=2"]).contains("tau cannot be 2"));
 }

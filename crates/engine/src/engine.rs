@@ -10,6 +10,7 @@ use wnw_model::prompt::Task;
 use wnw_model::tekken::TextDecoder;
 use wnw_model::{ModelError, Voxtral};
 
+use crate::embeddings::Embeddings;
 use crate::event::{Event, Phase, Progress, StepRecord, Watch};
 use crate::guard::{GuardConfig, Repetition, RepetitionGuard, RunAway};
 use crate::kv_statistics::KvSums;
@@ -43,7 +44,7 @@ pub enum EngineError {
     Model(#[from] ModelError),
     /// The model's output is not a number.
     #[error(
-        "the model's output is not finite at token {0}: the weights are damaged, or --kv-dtype f16 overflows (use bf16)"
+        "the model's output is not finite at token {0}: the weights are damaged, or --kv-dtype f16 or int4 overflows (use bf16)"
     )]
     NotFinite(usize),
     /// The KV method.
@@ -121,12 +122,25 @@ type Sink<'a> = &'a mut dyn FnMut(Event) -> ControlFlow<()>;
 /// A loaded model that transcribes recordings.
 pub struct Engine {
     model: Voxtral,
+    embeddings: Option<Embeddings>,
 }
 
 impl Engine {
     /// An engine around a model.
     pub fn new(model: Voxtral) -> Self {
-        Self { model }
+        Self { model, embeddings: None }
+    }
+
+    /// Keeps the audio embeddings of windows until [`Engine::forget`]: for the same recording with several KV methods,
+    /// whose encoder output is the same. Costs the windows' samples and embeddings in memory.
+    pub fn keeping_embeddings(mut self) -> Self {
+        self.embeddings = Some(Embeddings::default());
+        self
+    }
+
+    /// Drops what [`Engine::keeping_embeddings`] keeps.
+    pub fn forget(&self) {
+        self.embeddings.iter().for_each(Embeddings::clear);
     }
 
     /// The model.
@@ -160,7 +174,7 @@ impl Engine {
             )));
         }
         let started = Instant::now();
-        let mut run = Run::new(&self.model, request);
+        let mut run = Run::new(self, request);
         emit(sink, Event::Started { duration: audio.info().duration })?;
         if request.window_seconds.is_some_and(|w| w > self.model.max_audio_seconds()) {
             let limit = self.model.max_audio_seconds();
@@ -220,6 +234,7 @@ fn emit(sink: Sink<'_>, event: Event) -> Result<(), EngineError> {
 /// State of one recording.
 struct Run<'a> {
     model: &'a Voxtral,
+    embeddings: Option<&'a Embeddings>,
     request: &'a Request,
     samples_done: usize,
     window_samples: usize,
@@ -240,9 +255,11 @@ struct Run<'a> {
 }
 
 impl<'a> Run<'a> {
-    fn new(model: &'a Voxtral, request: &'a Request) -> Self {
+    fn new(engine: &'a Engine, request: &'a Request) -> Self {
+        let model = &engine.model;
         Self {
             model,
+            embeddings: engine.embeddings.as_ref(),
             request,
             samples_done: 0,
             window_samples: 0,
@@ -332,16 +349,22 @@ impl<'a> Run<'a> {
             cap.min((samples.len() as f64 / RATE * EXPECTED_TOKENS_PER_SECOND) as usize + SPARE_TOKENS);
         let window = WindowKv { shape: decoder.kv_shape(), layout: &prompt.layout, answer, kv: &request.kv };
         let mut policy = request.method.policy(&window)?;
-        self.statistics.kv_parameters = policy.parameters().into_iter().collect();
+        if self.statistics.kv_parameters.is_empty() {
+            self.statistics.kv_parameters = policy.parameters().into_iter().collect();
+        }
 
         let clock = Instant::now();
-        let audio = {
-            let progress = self.progress(Phase::Encode, 0.0, 0);
-            model.embed_audio(samples, &mut |done, total| {
+        let progress = self.progress(Phase::Encode, 0.0, 0);
+        let mut encode = || {
+            let mut tell = |done: usize, total: usize| {
                 sink(Event::Progress(Progress { fraction: done as f64 / total as f64, ..progress }))
-            })
+            };
+            model.embed_audio(samples, &mut tell).map_err(cancelled)
         };
-        let audio = audio.map_err(cancelled)?;
+        let audio = match self.embeddings {
+            Some(kept) => kept.of(samples, encode)?,
+            None => encode()?,
+        };
         self.timing.encode += clock.elapsed().as_secs_f64();
 
         let clock = Instant::now();
@@ -378,6 +401,7 @@ impl<'a> Run<'a> {
         let n_watched = watched.len();
         store.watch(watched).map_err(ModelError::from)?;
         let watch = Watch::new(&store, n_watched, request.record_head);
+        store.set_pager(policy.pager()).map_err(ModelError::from)?;
         store.swap(&policy.before_decode()).map_err(ModelError::from)?;
         self.kv.begin(&store, policy.roles());
         let mut sampler = Sampler::new(request.sampling);

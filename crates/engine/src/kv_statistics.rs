@@ -14,11 +14,11 @@ pub struct RoleStatistics {
     pub r_gpu: f64,
 }
 
-/// One role's sums; a window may be without it.
+/// One role's sums; a later window may be without it.
 #[derive(Clone, Copy, Debug)]
 struct RoleSum {
     role: Role,
-    /// Heads in the last window that had the role.
+    /// Heads in the first window that had the role.
     heads: usize,
     /// Of those windows.
     steps: u64,
@@ -29,8 +29,10 @@ struct RoleSum {
 /// Sums over decode steps.
 #[derive(Clone, Debug, Default)]
 pub struct KvSums {
+    windows: usize,
     steps: u64,
     resident: f64,
+    read: f64,
     reachable: f64,
     roles: Vec<RoleSum>,
     waited: f64,
@@ -45,6 +47,7 @@ pub struct KvSums {
 impl KvSums {
     /// Begins a window; call when its store is filled. `roles` are the policy's; without any they are what heads keep.
     pub fn begin(&mut self, store: &KvStore, roles: Vec<Role>) {
+        self.windows += 1;
         self.store_roles = if roles.is_empty() { store.roles() } else { roles };
         self.host_peak = self.host_peak.max(store.report().host_bytes);
         self.device_peak = self.device_peak.max(store.device_bytes());
@@ -54,9 +57,12 @@ impl KvSums {
     pub fn step(&mut self, store: &KvStore) {
         let mut rows = std::mem::take(&mut self.rows);
         store.head_rows_into(&mut rows);
+        let read = rows.iter().sum::<u64>() as f64;
+        store.held_rows_into(&mut rows);
         let n_audio = store.layout().n_audio() as f64;
         let share = |rows: f64, heads: f64| if n_audio == 0.0 { 1.0 } else { rows / (heads * n_audio) };
         self.steps += 1;
+        self.read += share(read, rows.len() as f64);
         self.resident += share(rows.iter().sum::<u64>() as f64, rows.len() as f64);
         let mut reachable = 0.0;
         for (role, rows) in self.store_roles.iter().zip(&rows) {
@@ -71,7 +77,9 @@ impl KvSums {
             }
             let share = share(held as f64, heads as f64);
             match self.roles.iter_mut().find(|r| r.role == role) {
-                Some(sum) => (sum.heads, sum.steps, sum.share) = (heads, sum.steps + 1, sum.share + share),
+                Some(sum) => (sum.steps, sum.share) = (sum.steps + 1, sum.share + share),
+                // A later window, which may be short and keep everything, has other roles: they are not mixed.
+                None if self.windows > 1 => {}
                 None => self.roles.push(RoleSum { role, heads, steps: 1, share }),
             }
         }
@@ -107,6 +115,7 @@ impl KvSums {
         roles.sort_unstable_by_key(|r| r.role);
         KvStatistics {
             r_gpu: self.mean(self.resident),
+            r_read: self.mean(self.read),
             r_gpu_cpu: self.mean(self.reachable),
             kv_bytes: self.device_peak,
             kv_peak_bytes: self.prefill_peak,
@@ -132,6 +141,8 @@ impl KvSums {
 pub struct KvStatistics {
     /// Share of audio KV rows on the device, mean over decode steps (r_GPU).
     pub r_gpu: f64,
+    /// Share that attention read, mean over decode steps: less than r_GPU where rows are there and not looked at.
+    pub r_read: f64,
     /// Share on the device or recallable, mean over decode steps (r_GPU+CPU).
     pub r_gpu_cpu: f64,
     /// The most KV bytes allocated on the device at once, text included, after the prefill.
@@ -144,6 +155,6 @@ pub struct KvStatistics {
     pub recalled_bytes_per_step: f64,
     /// What was moved.
     pub swaps: SwapCounters,
-    /// By role of the heads.
+    /// By role of the heads: roles and numbers of the first window, means over all windows.
     pub roles: Vec<RoleStatistics>,
 }

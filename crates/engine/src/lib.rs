@@ -5,6 +5,7 @@
 //! happens is told to the caller as [`Event`]s; command line, server and evaluation are readers of the same events.
 //! Nothing here prints, exits, or reads the environment.
 
+mod embeddings;
 mod engine;
 mod event;
 mod guard;

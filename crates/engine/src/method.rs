@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use thiserror::Error;
 use wnw_kv::policies::budget::Budget;
-use wnw_kv::policies::registry::{BuildError, Entry, Inputs};
+use wnw_kv::policies::registry::{BuildError, Entry, Inputs, Keeps};
 use wnw_kv::policies::wnw::WnwParams;
 use wnw_kv::policies::{Full, Wnw};
 use wnw_kv::profile::{Profile, ProfileError, WnwOptions, uniform_params};
@@ -77,7 +77,7 @@ pub enum MethodError {
     Named(#[from] BuildError),
     /// Too small a budget.
     #[error(
-        "--kv-budget: {budget} bytes of KV are too few for this window with {method}: it needs at least {least} ({text} of them for text); raise the budget, use a shorter --window, or another --kv method"
+        "--kv-budget: {budget} bytes of KV are too few for this window with {method}: it needs at least {least} ({text} of them for text); raise the budget, use a shorter --window, lower --max-new-tokens (room is kept for an answer), or use another --kv method"
     )]
     Budget {
         /// Method.
@@ -106,7 +106,7 @@ pub struct WindowKv<'a> {
 
 impl WindowKv<'_> {
     fn row_bytes(&self) -> u64 {
-        (2 * self.shape.head_dim * self.kv.dtype.bytes()) as u64
+        (2 * self.kv.dtype.row_bytes(self.shape.head_dim)) as u64
     }
 
     fn heads(&self) -> u64 {
@@ -186,7 +186,12 @@ impl Method {
             text: window.text_bytes(),
         };
         if let Self::Named { entry, r_gpu, profile, options } = self {
-            let budget = match (r_gpu, budget) {
+            // Who keeps everything has no use for a limit, whatever attention reads of it.
+            let whole = entry.keeps == Keeps::Everything;
+            if budget.is_some_and(|budget| whole && budget < window.full_bytes()) {
+                return Err(too_small(window.full_bytes()));
+            }
+            let budget = match (r_gpu, budget.filter(|_| !whole)) {
                 (Some(share), _) => Budget::Ratio(*share),
                 (None, None) => Budget::Ratio(WnwOptions::default().r_gpu),
                 (None, Some(bytes)) => {

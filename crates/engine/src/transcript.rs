@@ -3,13 +3,13 @@
 use std::collections::BTreeMap;
 use std::fmt;
 
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 use crate::kv_statistics::KvStatistics;
 use crate::times::Word;
 
 /// Why decoding ended.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum FinishReason {
     /// The model ended its answer, in every window.
@@ -68,7 +68,7 @@ pub struct Statistics {
     pub new_tokens: usize,
     /// KV method.
     pub kv_method: String,
-    /// Its parameters in the last window, by name.
+    /// Its parameters in the first window, by name.
     pub kv_parameters: BTreeMap<&'static str, String>,
     /// Element type of the cache.
     pub kv_dtype: String,

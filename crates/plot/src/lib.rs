@@ -1,11 +1,12 @@
 //! Charts: values in, SVG text or PNG bytes out, the same for the same values on every machine.
 //!
-//! A chart is a plain value ([`HeadMapChart`], [`TideChart`], [`MismatchChart`]) that is a [`Figure`]: it knows its own
+//! A chart is a plain value ([`HeadMapChart`], [`TideChart`], [`MismatchChart`], [`LineChart`]) that is a [`Figure`]: it knows its own
 //! size and draws itself on any backend. Nothing here knows models, engines or files. Text is set in a font that is part
 //! of the program ([`font`]), so that a machine without fonts draws the same picture.
 
 pub mod font;
 mod headmap;
+mod lines;
 mod mismatch;
 mod paint;
 mod scale;
@@ -17,6 +18,7 @@ use plotters::prelude::{BitMapBackend, DrawingBackend, SVGBackend, WHITE};
 use thiserror::Error;
 
 pub use headmap::{HeadMapChart, HeadRole};
+pub use lines::{LineChart, Point, Series};
 pub use mismatch::MismatchChart;
 pub use scale::clock;
 pub use tide::{Groups, TideChart, TideStep};

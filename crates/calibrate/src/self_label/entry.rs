@@ -51,6 +51,10 @@ pub struct Counted {
     pub hits: Vec<u64>,
 }
 
+impl crate::journal::Entry for Entry {
+    const FORMAT: &'static str = "wnw-calibration-samples";
+}
+
 impl Entry {
     /// Whether it says what came of hearing the recording of this id.
     pub(super) fn is_of(&self, id: &str) -> bool {
