@@ -1,5 +1,6 @@
 //! `wnw eval`.
 
+use std::collections::{BTreeMap, BTreeSet};
 use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -177,11 +178,50 @@ pub fn run(args: &EvalArgs) -> Result<ExitCode, CliError> {
         }
         Some(EvalCommand::Merge { parts, out, scoring, json }) => {
             prepare_directory(out)?;
-            let results = merge(parts, out)?;
-            report(out, &results.rows(), &scoring.scoring(), *json)?;
+            let rows = merge(parts, out)?.rows();
+            let manifests: Vec<serde_json::Value> =
+                parts.iter().filter_map(|part| manifest_of(part)).collect();
+            let manifest = serde_json::to_string_pretty(&serde_json::json!({ "parts": manifests }))?;
+            write_whole(&out.join("manifest.json"), &format!("{manifest}\n"))?;
+            gaps(&manifests, &rows).iter().for_each(|gap| complain(&format!("wnw: warning: {gap}")));
+            report(out, &rows, &scoring.scoring(), *json)?;
             Ok(ExitCode::SUCCESS)
         }
     }
+}
+
+/// The manifest in a part's directory, if there is one that can be read; rows do not need it.
+fn manifest_of(part: &Path) -> Option<serde_json::Value> {
+    serde_json::from_slice(&std::fs::read(part.join("manifest.json")).ok()?).ok()
+}
+
+/// What is missing from the parts of a run: shards, and recordings that only some methods have.
+fn gaps(manifests: &[serde_json::Value], rows: &[Row]) -> Vec<String> {
+    let shards: BTreeSet<&str> = manifests.iter().filter_map(|m| m["shard"].as_str()).collect();
+    let count = shards.iter().filter_map(|s| s.split_once('/')?.1.parse::<usize>().ok()).max().unwrap_or(0);
+    // A thousand missing parts are told as well by the first few.
+    let missing = (0..count).map(|i| format!("{i}/{count}")).filter(|s| !shards.contains(s.as_str()));
+    let missing: Vec<String> = missing.take(5).collect();
+    let mut gaps = Vec::new();
+    if !missing.is_empty() {
+        gaps.push(format!("no part is shard {}: the scores are of fewer recordings", missing.join(", ")));
+    }
+    let mut recordings: BTreeMap<&str, BTreeMap<(&str, Option<u64>), usize>> = BTreeMap::new();
+    for row in rows {
+        let arm = (row.method.as_str(), row.target.map(f64::to_bits));
+        *recordings.entry(&row.dataset).or_default().entry(arm).or_default() += 1;
+    }
+    for (dataset, arms) in recordings {
+        let (least, most) = (arms.values().min(), arms.values().max());
+        if let (Some(least), Some(most)) = (least, most)
+            && least != most
+        {
+            gaps.push(format!(
+                "{dataset}: methods and targets have between {least} and {most} recordings: their scores are not of the same ones"
+            ));
+        }
+    }
+    gaps
 }
 
 /// What a run was, beside its results.
@@ -241,9 +281,10 @@ pub fn evaluate(args: &RunArgs, methods: &[MethodSpec]) -> Result<(Vec<Line>, Ex
     let bar = Bar::new(args.quiet);
     let engine = load(&args.model, args.quiet, &bar)?.keeping_embeddings();
     let needs_profile = arms.iter().any(|arm| arm.entry.needs_profile);
-    let profile = match needs_profile || args.kv_profile.is_some() {
-        true => read_profile(args.kv_profile.as_deref(), &args.model.model, engine.model())?,
-        false => None,
+    // Also read where no method needs it: what makes a run must not depend on the methods, since others may be added.
+    let profile = match read_profile(args.kv_profile.as_deref(), &args.model.model, engine.model()) {
+        Err(_) if !needs_profile && args.kv_profile.is_none() => None,
+        found => found?,
     };
     let request = Request {
         kv: KvOptions { dtype: args.model.kv_dtype, host: args.host_tier.clone(), ..KvOptions::default() },

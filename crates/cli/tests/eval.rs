@@ -131,7 +131,12 @@ fn a_run_goes_on_after_a_cut_and_is_the_sum_of_its_parts() {
         work.ok(&[&RUN[..], &["--shard", shard, "--out", &out]].concat());
         assert_eq!(work.rows(&out).len(), whole.len() / 2);
     }
-    work.ok(&["merge", "part1", "part0", "--out", "merged"]);
+    let output = work.wnw(&["eval", "merge", "part0", "--out", "half"]);
+    let said = String::from_utf8(output.stderr).unwrap();
+    assert!(output.status.success() && said.contains("no part is shard 1/2"), "{said}");
+    let output = work.wnw(&["eval", "merge", "part1", "part0", "--out", "merged"]);
+    assert!(output.status.success() && output.stderr.is_empty());
+    assert!(work.path("merged/manifest.json").exists());
     assert_eq!(work.rows("merged"), whole);
     let lines = |text: String| {
         let mut lines: Vec<String> = text.lines().map(str::to_owned).collect();
@@ -195,6 +200,8 @@ fn what_is_wrong_is_said_before_anything_runs() {
     assert!(work.error(1, &["score", "nowhere"]).contains("nowhere"));
     // Results that were made otherwise are not mixed with new ones.
     work.ok(&with(&["--methods", "full", "--limit", "1"]));
+    // A method that needs the profile can be added later.
+    work.ok(&with(&["--methods", "wnw", "--ratios", "0.4", "--limit", "1"]));
     let said = work.error(1, &with(&["--methods", "full", "--max-new-tokens", "5"]));
     assert!(said.contains("another run"), "{said}");
     std::fs::write(work.path("data/a.txt"), "something else").unwrap();
