@@ -13,7 +13,7 @@ quick=no limit=6 jobs=$(nproc) wnw="" work=target/report out=docs data=()
 usage() { sed -n '2,8p' "$0" | cut -c3-; exit "$1"; }
 while [ $# -gt 0 ]; do
   case $1 in
-    --quick) quick=yes limit=1 work=target/report-quick out=target/report-quick ;;
+    --quick) quick=yes limit=1 work=target/report-quick out=target/report-quick/docs ;;
     --limit) limit=$2; shift ;;
     --jobs) jobs=$2; shift ;;
     --wnw) wnw=$2; shift ;;
@@ -30,6 +30,8 @@ if [ -z "$wnw" ]; then
   wnw=${CARGO_TARGET_DIR:-target}/release/wnw
 fi
 mkdir -p "$work" "$out/report"
+# A part without a recording would have nothing to put together.
+jobs=$((jobs < limit ? jobs : limit))
 started=$(date +%s)
 
 if [ $quick = yes ]; then
@@ -46,18 +48,14 @@ folder() { "$wnw" data show "${data[@]}" "$1" --json | sed -n 's/^ *"path": "\(.
 
 # evaluate NAME COMMAND… : runs `wnw COMMAND` as parts side by side, one thread each, and puts them together in $work/NAME.
 evaluate() {
-  local name=$1 parts=() pids=() i; shift
+  local name=$1 pids=() i; shift
   for ((i = 0; i < jobs; i++)); do
     "$wnw" --threads 1 "$@" "${data[@]}" --limit "$limit" --shard "$i/$jobs" --out "$work/$name.$i" --quiet >/dev/null &
     pids+=($!)
   done
   for i in "${pids[@]}"; do wait "$i" || [ $? = 1 ]; done
-  for ((i = 0; i < jobs; i++)); do
-    # A part may have no recording.
-    if [ "$(wc -l <"$work/$name.$i/results.jsonl")" -gt 1 ]; then parts+=("$work/$name.$i"); fi
-  done
   rm -rf "${work:?}/$name"
-  "$wnw" eval merge "${parts[@]}" --out "$work/$name" >/dev/null
+  "$wnw" eval merge $(seq -f "$work/$name.%g" 0 $((jobs - 1))) --out "$work/$name" >/dev/null
   echo "report.sh: $name done after $((($(date +%s) - started) / 60)) min" >&2
 }
 overview() { awk '/^\| data set /{exit} {print}' "$work/$1/table.md"; }
