@@ -408,7 +408,7 @@ impl<'a> Run<'a> {
         let mut guard = request.guard.map(RepetitionGuard::new);
         let mut decoder_text = TextDecoder::new(model.tokenizer());
         let mut buffers = decoder.step_buffers();
-        let first = decoder.logits(&states)?;
+        let first = decoder.logits(&states);
         let mut logits: &[f32] = &first;
         let mut tokens: Vec<u32> = Vec::new();
         let mut text = String::new();

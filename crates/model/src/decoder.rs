@@ -265,7 +265,7 @@ impl Decoder {
                 let x = &x[first * h..(first + m) * h];
                 norm_rows(x, &layer.attention_norm, self.config.rms_norm_eps, &mut norm[..m * h]);
                 for (linear, target, rotate) in [(&layer.k, &mut *k, true), (&layer.v, &mut *v, false)] {
-                    linear.forward(&norm[..m * h], &mut kv[..m * kv_row])?;
+                    linear.forward(&norm[..m * h], &mut kv[..m * kv_row]);
                     for (i, row) in kv[..m * kv_row].chunks_exact_mut(kv_row).enumerate() {
                         let (cos, sin) = angles(positions[first + i]);
                         for (head, row) in row.chunks_exact_mut(hd).enumerate() {
@@ -281,7 +281,7 @@ impl Decoder {
                     return Err(ModelError::Cancelled);
                 }
             }
-            let observed_q = self.queries(layer, &x, &observed, &angles)?;
+            let observed_q = self.queries(layer, &x, &observed, &angles);
             // Above the last layer only the wanted positions are read.
             let needed = if l + 1 == self.layers.len() { n - wanted } else { 0 };
             for first in (0..n).step_by(BLOCK) {
@@ -289,7 +289,7 @@ impl Decoder {
                 if first + m > needed {
                     let x = &mut x[first * h..(first + m) * h];
                     norm_rows(x, &layer.attention_norm, self.config.rms_norm_eps, &mut norm[..m * h]);
-                    layer.q.forward(&norm[..m * h], &mut q[..m * q_row])?;
+                    layer.q.forward(&norm[..m * h], &mut q[..m * q_row]);
                     for (i, row) in q[..m * q_row].chunks_exact_mut(q_row).enumerate() {
                         let (cos, sin) = angles(positions[first + i]);
                         row.chunks_exact_mut(hd).for_each(|row| Rope::rotate(row, cos, sin));
@@ -311,7 +311,7 @@ impl Decoder {
                         self.attention_scale(),
                         attended,
                     );
-                    layer.o.forward(attended, &mut branch[..m * h])?;
+                    layer.o.forward(attended, &mut branch[..m * h]);
                     add(x, &branch[..m * h]);
                     norm_rows(x, &layer.mlp_norm, self.config.rms_norm_eps, &mut norm[..m * h]);
                     let inner = m * self.config.intermediate_size;
@@ -320,7 +320,7 @@ impl Decoder {
                         &mut gate[..inner],
                         &mut up[..inner],
                         &mut branch[..m * h],
-                    )?;
+                    );
                     add(x, &branch[..m * h]);
                 }
                 state.done += 1;
@@ -367,7 +367,7 @@ impl Decoder {
         x: &[f32],
         positions: &[usize],
         angles: &dyn Fn(usize) -> (&'a [f32], &'a [f32]),
-    ) -> Result<Vec<f32>, ModelError> {
+    ) -> Vec<f32> {
         let (h, hd) = (self.config.hidden_size, self.config.head_dim);
         let q_row = self.config.n_q_heads * hd;
         let mut norm = vec![0.0; positions.len() * h];
@@ -381,20 +381,20 @@ impl Decoder {
         }
         let mut q = vec![0.0; positions.len() * q_row];
         if !positions.is_empty() {
-            layer.q.forward(&norm, &mut q)?;
+            layer.q.forward(&norm, &mut q);
         }
         for (row, position) in q.chunks_exact_mut(q_row).zip(positions) {
             let (cos, sin) = angles(*position);
             row.chunks_exact_mut(hd).for_each(|row| Rope::rotate(row, cos, sin));
         }
-        Ok(q)
+        q
     }
 
     /// Logits of normalised states: `states` is `(m, hidden_size)`, the result `(m, vocab_size)`.
-    pub fn logits(&self, states: &[f32]) -> Result<Vec<f32>, ModelError> {
+    pub fn logits(&self, states: &[f32]) -> Vec<f32> {
         let mut out = vec![0.0; states.len() / self.config.hidden_size * self.lm_head.outputs()];
-        self.lm_head.forward(states, &mut out)?;
-        Ok(out)
+        self.lm_head.forward(states, &mut out);
+        out
     }
 
     /// Buffers for [`Decoder::step`].
@@ -439,22 +439,22 @@ impl Decoder {
         self.rope.angles(position, &mut b.cos, &mut b.sin);
         for (l, layer) in self.layers.iter().enumerate() {
             rms_norm(&b.x, &layer.attention_norm, eps, &mut b.norm);
-            layer.q.forward(&b.norm, &mut b.q)?;
-            layer.k.forward(&b.norm, &mut b.k)?;
-            layer.v.forward(&b.norm, &mut b.v)?;
+            layer.q.forward(&b.norm, &mut b.q);
+            layer.k.forward(&b.norm, &mut b.k);
+            layer.v.forward(&b.norm, &mut b.v);
             for row in b.q.chunks_exact_mut(hd).chain(b.k.chunks_exact_mut(hd)) {
                 Rope::rotate(row, &b.cos, &b.sin);
             }
             store.append(l, &b.k, &b.v)?;
             store.attend(l, &b.q, self.attention_scale(), &mut b.attended)?;
-            layer.o.forward(&b.attended, &mut b.branch)?;
+            layer.o.forward(&b.attended, &mut b.branch);
             add(&mut b.x, &b.branch);
             rms_norm(&b.x, &layer.mlp_norm, eps, &mut b.norm);
-            layer.feed_forward(&b.norm, &mut b.gate, &mut b.up, &mut b.branch)?;
+            layer.feed_forward(&b.norm, &mut b.gate, &mut b.up, &mut b.branch);
             add(&mut b.x, &b.branch);
         }
         rms_norm(&b.x, &self.norm, eps, &mut b.norm);
-        self.lm_head.forward(&b.norm, &mut b.logits)?;
+        self.lm_head.forward(&b.norm, &mut b.logits);
         Ok(&b.logits)
     }
 
@@ -465,18 +465,11 @@ impl Decoder {
 
 impl DecoderLayer {
     /// SwiGLU: `down(silu(gate(x)) · up(x))`.
-    fn feed_forward(
-        &self,
-        x: &[f32],
-        gate: &mut [f32],
-        up: &mut [f32],
-        out: &mut [f32],
-    ) -> Result<(), ModelError> {
-        self.gate.forward(x, gate)?;
-        self.up.forward(x, up)?;
+    fn feed_forward(&self, x: &[f32], gate: &mut [f32], up: &mut [f32], out: &mut [f32]) {
+        self.gate.forward(x, gate);
+        self.up.forward(x, up);
         gate.par_chunks_mut(1 << 14).zip(up.par_chunks(1 << 14)).for_each(|(gate, up)| silu_mul(gate, up));
-        self.down.forward(gate, out)?;
-        Ok(())
+        self.down.forward(gate, out);
     }
 }
 

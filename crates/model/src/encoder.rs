@@ -168,10 +168,10 @@ impl AudioEncoder {
             return Err(ModelError::Input(format!("a chunk needs {} × {frames} mel values", e.n_mels)));
         }
         let mut wide = vec![0.0; frames * d]; // (frames, d)
-        self.conv1.forward(&unfold(|c, t| mel[c * stride + t], e.n_mels, frames, 1), &mut wide)?;
+        self.conv1.forward(&unfold(|c, t| mel[c * stride + t], e.n_mels, frames, 1), &mut wide);
         gelu_rows(&mut wide);
         let mut x = vec![0.0; t * d]; // (t, d)
-        self.conv2.forward(&unfold(|c, t| wide[t * d + c], d, frames, 2), &mut x)?;
+        self.conv2.forward(&unfold(|c, t| wide[t * d + c], d, frames, 2), &mut x);
         drop(wide);
         gelu_rows(&mut x);
         add(&mut x, &self.positions);
@@ -189,19 +189,19 @@ impl AudioEncoder {
         let (mut q, mut rows) = (vec![0.0; t * d], vec![0.0; t * d]);
         for layer in &self.layers {
             layer.attention_norm.apply(&x, &mut norm);
-            layer.q.forward(&norm, &mut q)?;
-            layer.k.forward(&norm, &mut rows)?;
+            layer.q.forward(&norm, &mut q);
+            layer.k.forward(&norm, &mut rows);
             let k = heads_first(&rows, t, e.n_heads, e.head_dim);
-            layer.v.forward(&norm, &mut rows)?;
+            layer.v.forward(&norm, &mut rows);
             let v = heads_first(&rows, t, e.n_heads, e.head_dim);
             let scale = (e.head_dim as f32).powf(-0.5);
             prefill_attention(&q, &k, &v, shape, Mask::None, scale, &mut rows);
-            layer.out.forward(&rows, &mut branch)?;
+            layer.out.forward(&rows, &mut branch);
             add(&mut x, &branch);
             layer.mlp_norm.apply(&x, &mut norm);
-            layer.fc1.forward(&norm, &mut inner)?;
+            layer.fc1.forward(&norm, &mut inner);
             gelu_rows(&mut inner);
-            layer.fc2.forward(&inner, &mut branch)?;
+            layer.fc2.forward(&inner, &mut branch);
             add(&mut x, &branch);
             if after_layer().is_break() {
                 return Err(ModelError::Cancelled);
@@ -213,15 +213,15 @@ impl AudioEncoder {
 
     /// Projects encoder frames `(max_positions, hidden_size)` to audio embeddings, `(tokens_per_chunk, decoder width)`:
     /// four consecutive frames make one row.
-    pub fn project(&self, frames: &[f32]) -> Result<Vec<f32>, ModelError> {
+    pub fn project(&self, frames: &[f32]) -> Vec<f32> {
         let [first, second] = &self.projector;
         let rows = frames.len() / self.config.projector_input;
         let mut inner = vec![0.0; rows * first.outputs()];
-        first.forward(frames, &mut inner)?;
+        first.forward(frames, &mut inner);
         gelu_rows(&mut inner);
         let mut out = vec![0.0; rows * second.outputs()];
-        second.forward(&inner, &mut out)?;
-        Ok(out)
+        second.forward(&inner, &mut out);
+        out
     }
 }
 

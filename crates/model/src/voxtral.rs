@@ -385,7 +385,7 @@ impl Voxtral {
                 layer += 1;
                 progress(chunk * layers + layer, chunks * layers)
             })?;
-            out.extend(self.encoder.project(&states)?);
+            out.extend(self.encoder.project(&states));
         }
         Ok(out)
     }

@@ -118,7 +118,7 @@ fn quantising_needs_the_result_and_one_layer() {
         PEAK.store(before, Relaxed);
         let files = ModelFiles::open(dir.path()).unwrap();
         let parts = files.load_parts(&LoadOptions { dtype: Some(dtype) }, |_, _| {}).unwrap();
-        let logits = parts.1.logits(&[0.1; HIDDEN]).unwrap();
+        let logits = parts.1.logits(&[0.1; HIDDEN]);
         assert!(logits.iter().all(|x| x.is_finite()));
         drop(logits);
         let result = NOW.load(Relaxed) - before;
