@@ -158,6 +158,20 @@ fn rms_norm_body<M: MulAdd>(_: M, x: &[f32], weight: &[f32], eps: f32, out: &mut
 }
 
 kernel! {
+    /// RMSNorm of one row where it lies: `x ← x / √(mean(x²) + eps) · weight`.
+    pub fn rms_norm_in_place / rms_norm_in_place_with(x: &mut [f32], weight: &[f32], eps: f32) = rms_norm_in_place_body
+}
+
+#[inline(always)]
+fn rms_norm_in_place_body<M: MulAdd>(_: M, x: &mut [f32], weight: &[f32], eps: f32) {
+    let mean = x.iter().map(|x| f64::from(*x) * f64::from(*x)).sum::<f64>() / x.len() as f64;
+    let r = (1.0 / (mean + f64::from(eps)).sqrt()) as f32;
+    for (x, w) in x.iter_mut().zip(weight) {
+        *x = w * (*x * r);
+    }
+}
+
+kernel! {
     /// LayerNorm of one row: `out = (x − mean) / √(var + eps) · weight + bias`.
     pub fn layer_norm / layer_norm_with(x: &[f32], weight: &[f32], bias: &[f32], eps: f32, out: &mut [f32]) = layer_norm_body
 }

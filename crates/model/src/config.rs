@@ -64,7 +64,7 @@ pub struct EncoderConfig {
     pub max_positions: usize,
 }
 
-/// The text decoder: Llama's shape.
+/// The text decoder: Llama's shape, with what Qwen2 (biases) and Qwen3 (head norms) add to it.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct DecoderConfig {
     /// Width of the residual stream.
@@ -87,6 +87,10 @@ pub struct DecoderConfig {
     pub rope_theta: f64,
     /// Whether the output layer is the embedding table.
     pub tied: bool,
+    /// Whether the query, key and value projections have biases.
+    pub qkv_bias: bool,
+    /// Whether every query and key head is normalised (RMSNorm over head_dim) before it is rotated.
+    pub qk_norm: bool,
     /// Positions the model supports.
     pub max_positions: usize,
 }
@@ -290,6 +294,8 @@ impl VoxtralConfig {
             vocab_size: text.vocab_size,
             rms_norm_eps: text.rms_norm_eps.unwrap_or(1e-6) as f32,
             rope_theta,
+            qkv_bias: false,
+            qk_norm: false,
             tied: config.tie_word_embeddings.or(text.tie_word_embeddings).unwrap_or(false),
             // Mistral's params.json says 32768 where config.json says 131072: the smaller one is what was trained.
             max_positions: text.max_position_embeddings.unwrap_or(32_768).min(32_768),
@@ -336,6 +342,8 @@ impl VoxtralConfig {
             rms_norm_eps: params.norm_eps.unwrap_or(1e-5) as f32,
             rope_theta: params.rope_theta.ok_or_else(|| missing(path, "rope_theta"))?,
             tied: params.tied_embeddings.unwrap_or(false),
+            qkv_bias: false,
+            qk_norm: false,
             max_positions: params
                 .max_position_embeddings
                 .or(params.max_seq_len)
@@ -373,6 +381,8 @@ impl VoxtralConfig {
             rms_norm_eps: 1e-5,
             rope_theta: 1e8,
             tied: false,
+            qkv_bias: false,
+            qk_norm: false,
             max_positions: 32_768,
         };
         Some(Self { projector_input: 5120, downsample: DOWNSAMPLE, encoder, decoder })

@@ -8,7 +8,7 @@
 use std::ops::ControlFlow;
 
 use rayon::prelude::*;
-use wnw_kernels::elementwise::{Rope, add, rms_norm, silu_mul};
+use wnw_kernels::elementwise::{Rope, add, rms_norm, rms_norm_in_place, silu_mul};
 use wnw_kv::attention::{Mask, PrefillShape, prefill_attention};
 use wnw_kv::{KvShape, KvStore, LayerView, Policy, PromptRows};
 
@@ -36,11 +36,18 @@ struct DecoderLayer {
     q: Linear,
     k: Linear,
     v: Linear,
+    /// Norms of every query and key head, `(head_dim)`, where the model has them.
+    head_norms: Option<HeadNorms>,
     o: Linear,
     mlp_norm: Vec<f32>,
     gate: Linear,
     up: Linear,
     down: Linear,
+}
+
+struct HeadNorms {
+    q: Vec<f32>,
+    k: Vec<f32>,
 }
 
 /// Canonical names and shapes of the decoder's tensors.
@@ -67,6 +74,12 @@ pub(crate) fn expected_tensors(d: &DecoderConfig) -> Vec<(String, Vec<usize>)> {
             ("mlp.down_proj", &[h, i]),
         ] {
             out.push((format!("language_model.model.layers.{l}.{part}.weight"), shape.to_vec()));
+        }
+        let biases = [("q_proj.bias", q), ("k_proj.bias", kv), ("v_proj.bias", kv)];
+        let norms = [("q_norm.weight", d.head_dim), ("k_norm.weight", d.head_dim)];
+        let biases = biases.into_iter().filter(|_| d.qkv_bias);
+        for (part, n) in biases.chain(norms.into_iter().filter(|_| d.qk_norm)) {
+            out.push((format!("language_model.model.layers.{l}.self_attn.{part}"), vec![n]));
         }
     }
     out
@@ -110,8 +123,12 @@ impl Decoder {
         let interleaved = checkpoint.naming() == crate::checkpoint::Naming::Mistral;
         let layers = (0..config.n_layers)
             .map(|l| {
-                let tensor =
-                    |part: &str| checkpoint.get(&format!("language_model.model.layers.{l}.{part}.weight"));
+                let at = |part: &str| format!("language_model.model.layers.{l}.{part}");
+                let tensor = |part: &str| checkpoint.get(&at(&format!("{part}.weight")));
+                let bias = |part: &str| match config.qkv_bias {
+                    true => checkpoint.get(&at(&format!("{part}.bias"))).map(Some),
+                    false => Ok(None),
+                };
                 let linear = |part: &str| -> Result<Linear, ModelError> {
                     Ok(Linear::new(tensor(part)?, None, dtype)?)
                 };
@@ -120,13 +137,20 @@ impl Decoder {
                     if interleaved {
                         return Ok(Linear::new(&view.pairs_to_halves(config.head_dim), None, dtype)?);
                     }
-                    Ok(Linear::new(view, None, dtype)?)
+                    Ok(Linear::new(view, bias(part)?, dtype)?)
+                };
+                let head_norms = || -> Result<HeadNorms, ModelError> {
+                    Ok(HeadNorms {
+                        q: to_f32(tensor("self_attn.q_norm")?)?,
+                        k: to_f32(tensor("self_attn.k_norm")?)?,
+                    })
                 };
                 let layer = DecoderLayer {
                     attention_norm: to_f32(tensor("input_layernorm")?)?,
                     q: rotary("self_attn.q_proj")?,
                     k: rotary("self_attn.k_proj")?,
-                    v: linear("self_attn.v_proj")?,
+                    v: Linear::new(tensor("self_attn.v_proj")?, bias("self_attn.v_proj")?, dtype)?,
+                    head_norms: config.qk_norm.then(head_norms).transpose()?,
                     o: linear("self_attn.o_proj")?,
                     mlp_norm: to_f32(tensor("post_attention_layernorm")?)?,
                     gate: linear("mlp.gate_proj")?,
@@ -147,6 +171,11 @@ impl Decoder {
             rope: Rope::new(config.head_dim, config.rope_theta),
             config: config.clone(),
         })
+    }
+
+    /// Sizes and options.
+    pub fn config(&self) -> &DecoderConfig {
+        &self.config
     }
 
     /// Head counts and sizes of the cache that this decoder fills.
@@ -264,14 +293,13 @@ impl Decoder {
                 let m = BLOCK.min(n - first);
                 let x = &x[first * h..(first + m) * h];
                 norm_rows(x, &layer.attention_norm, self.config.rms_norm_eps, &mut norm[..m * h]);
-                for (linear, target, rotate) in [(&layer.k, &mut *k, true), (&layer.v, &mut *v, false)] {
+                for (linear, target, is_key) in [(&layer.k, &mut *k, true), (&layer.v, &mut *v, false)] {
                     linear.forward(&norm[..m * h], &mut kv[..m * kv_row]);
                     for (i, row) in kv[..m * kv_row].chunks_exact_mut(kv_row).enumerate() {
-                        let (cos, sin) = angles(positions[first + i]);
-                        for (head, row) in row.chunks_exact_mut(hd).enumerate() {
-                            if rotate {
-                                Rope::rotate(row, cos, sin);
-                            }
+                        if is_key {
+                            self.place(row, layer.key_norm(), angles(positions[first + i]));
+                        }
+                        for (head, row) in row.chunks_exact(hd).enumerate() {
                             target[(head * n + first + i) * hd..][..hd].copy_from_slice(row);
                         }
                     }
@@ -291,8 +319,7 @@ impl Decoder {
                     norm_rows(x, &layer.attention_norm, self.config.rms_norm_eps, &mut norm[..m * h]);
                     layer.q.forward(&norm[..m * h], &mut q[..m * q_row]);
                     for (i, row) in q[..m * q_row].chunks_exact_mut(q_row).enumerate() {
-                        let (cos, sin) = angles(positions[first + i]);
-                        row.chunks_exact_mut(hd).for_each(|row| Rope::rotate(row, cos, sin));
+                        self.place(row, layer.query_norm(), angles(positions[first + i]));
                     }
                     let block = PrefillShape {
                         n_q: m,
@@ -384,8 +411,7 @@ impl Decoder {
             layer.q.forward(&norm, &mut q);
         }
         for (row, position) in q.chunks_exact_mut(q_row).zip(positions) {
-            let (cos, sin) = angles(*position);
-            row.chunks_exact_mut(hd).for_each(|row| Rope::rotate(row, cos, sin));
+            self.place(row, layer.query_norm(), angles(*position));
         }
         q
     }
@@ -430,7 +456,7 @@ impl Decoder {
         if position >= self.config.max_positions {
             return Err(ModelError::TooLong { positions: position + 1, max: self.config.max_positions });
         }
-        let (hd, eps) = (self.config.head_dim, self.config.rms_norm_eps);
+        let eps = self.config.rms_norm_eps;
         let b = buffers;
         store.begin_step();
         self.embed(token, &mut b.x)?;
@@ -442,9 +468,8 @@ impl Decoder {
             layer.q.forward(&b.norm, &mut b.q);
             layer.k.forward(&b.norm, &mut b.k);
             layer.v.forward(&b.norm, &mut b.v);
-            for row in b.q.chunks_exact_mut(hd).chain(b.k.chunks_exact_mut(hd)) {
-                Rope::rotate(row, &b.cos, &b.sin);
-            }
+            self.place(&mut b.q, layer.query_norm(), (&b.cos, &b.sin));
+            self.place(&mut b.k, layer.key_norm(), (&b.cos, &b.sin));
             store.append(l, &b.k, &b.v)?;
             store.attend(l, &b.q, self.attention_scale(), &mut b.attended)?;
             layer.o.forward(&b.attended, &mut b.branch);
@@ -458,12 +483,31 @@ impl Decoder {
         Ok(&b.logits)
     }
 
+    /// Makes the query or key heads of one position, `(heads, head_dim)`, ready for attention: each is normalised where
+    /// the model does that, then rotated by `(cos, sin)`, `(head_dim / 2)` each.
+    fn place(&self, heads: &mut [f32], norm: Option<&[f32]>, (cos, sin): (&[f32], &[f32])) {
+        for head in heads.chunks_exact_mut(self.config.head_dim) {
+            if let Some(weight) = norm {
+                rms_norm_in_place(head, weight, self.config.rms_norm_eps);
+            }
+            Rope::rotate(head, cos, sin);
+        }
+    }
+
     fn attention_scale(&self) -> f32 {
         (self.config.head_dim as f32).powf(-0.5)
     }
 }
 
 impl DecoderLayer {
+    fn query_norm(&self) -> Option<&[f32]> {
+        self.head_norms.as_ref().map(|norms| norms.q.as_slice())
+    }
+
+    fn key_norm(&self) -> Option<&[f32]> {
+        self.head_norms.as_ref().map(|norms| norms.k.as_slice())
+    }
+
     /// SwiGLU: `down(silu(gate(x)) · up(x))`.
     fn feed_forward(&self, x: &[f32], gate: &mut [f32], up: &mut [f32], out: &mut [f32]) {
         self.gate.forward(x, gate);

@@ -14,20 +14,32 @@ use wnw_model::config::DecoderConfig;
 
 use crate::CalibrateError;
 
-/// A linear layer without bias, `y = x Wᵀ`, whose weight takes no gradient.
+/// A linear layer, `y = x Wᵀ (+ b)`, whose weights take no gradient.
 #[derive(Clone)]
 pub(super) struct Frozen {
-    weight: Tensor, // (outputs, inputs)
+    weight: Tensor,       // (outputs, inputs)
+    bias: Option<Tensor>, // (outputs)
 }
 
 impl Frozen {
     pub(super) fn new(view: &TensorView) -> std::result::Result<Self, CalibrateError> {
-        Ok(Self { weight: Tensor::from_vec(view.to_f32()?, view.shape.as_slice(), &Device::Cpu)? })
+        Ok(Self {
+            weight: Tensor::from_vec(view.to_f32()?, view.shape.as_slice(), &Device::Cpu)?,
+            bias: None,
+        })
+    }
+
+    fn with_bias(self, bias: Option<Tensor>) -> Self {
+        Self { bias, ..self }
     }
 
     /// `x` is `(rows, inputs)`, contiguous; the result `(rows, outputs)`.
     pub(super) fn apply(&self, x: &Tensor) -> Result<Tensor> {
-        x.apply_op1(self.clone())
+        let y = x.apply_op1(self.clone())?;
+        match &self.bias {
+            Some(bias) => y.broadcast_add(bias),
+            None => Ok(y),
+        }
     }
 }
 
@@ -120,6 +132,8 @@ pub(super) struct GradLayer {
     q: Frozen,
     k: Frozen,
     v: Frozen,
+    /// Norms of the query and key heads, `(head_dim)` each, where the model has them.
+    head_norms: Option<[Tensor; 2]>,
     o: Frozen,
     mlp_norm: Tensor,
     gate: Frozen,
@@ -140,11 +154,20 @@ impl GradLayer {
         let name = |part: &str| format!("language_model.model.layers.{layer}.{part}.weight");
         let linear = |part: &str| Frozen::new(checkpoint.get(&name(part))?);
         let rotary = |part: &str| Frozen::new(&*checkpoint.rotary(&name(part), config.head_dim)?);
+        let bias = |part: &str| {
+            let name = || format!("language_model.model.layers.{layer}.self_attn.{part}_proj.bias");
+            config.qkv_bias.then(|| vector(checkpoint, &name())).transpose()
+        };
+        let head_norms = || -> std::result::Result<_, CalibrateError> {
+            let norm = |part: &str| vector(checkpoint, &name(part));
+            Ok([norm("self_attn.q_norm")?, norm("self_attn.k_norm")?])
+        };
         Ok(Self {
             attention_norm: vector(checkpoint, &name("input_layernorm"))?,
-            q: rotary("self_attn.q_proj")?,
-            k: rotary("self_attn.k_proj")?,
-            v: linear("self_attn.v_proj")?,
+            q: rotary("self_attn.q_proj")?.with_bias(bias("q")?),
+            k: rotary("self_attn.k_proj")?.with_bias(bias("k")?),
+            v: linear("self_attn.v_proj")?.with_bias(bias("v")?),
+            head_norms: config.qk_norm.then(head_norms).transpose()?,
             o: linear("self_attn.o_proj")?,
             mlp_norm: vector(checkpoint, &name("post_attention_layernorm"))?,
             gate: linear("mlp.gate_proj")?,
@@ -162,6 +185,14 @@ impl GradLayer {
         x.reshape((x.dim(0)?, heads, self.head_dim))?.transpose(0, 1)?.contiguous()
     }
 
+    /// Heads `(heads, rows, head_dim)` normalised as the model's norm number `which` (0 for queries, 1 for keys) does.
+    fn head_norm(&self, x: Tensor, which: usize) -> Result<Tensor> {
+        match &self.head_norms {
+            Some(norms) => rms_norm(&x, &norms[which], self.eps),
+            None => Ok(x),
+        }
+    }
+
     /// Keys and values of the rows of `block`; `x` is the layer's input there, `(rows, hidden_size)`.
     pub(super) fn keys_values(
         &self,
@@ -170,7 +201,8 @@ impl GradLayer {
         angles: &RotaryTable,
     ) -> Result<KeysValues> {
         let x = rms_norm(x, &self.attention_norm, self.eps)?;
-        let k = angles.rotate(&self.split(&self.k.apply(&x)?, self.n_kv_heads)?, block)?;
+        let k = self.head_norm(self.split(&self.k.apply(&x)?, self.n_kv_heads)?, 1)?;
+        let k = angles.rotate(&k, block)?;
         Ok(KeysValues { k, v: self.split(&self.v.apply(&x)?, self.n_kv_heads)? })
     }
 
@@ -201,7 +233,8 @@ impl GradLayer {
     ) -> Result<Tensor> {
         let (rows, group) = (block.len(), self.n_q_heads / self.n_kv_heads);
         let normed = rms_norm(x, &self.attention_norm, self.eps)?;
-        let q = angles.rotate(&self.split(&self.q.apply(&normed)?, self.n_q_heads)?, block)?;
+        let q = self.head_norm(self.split(&self.q.apply(&normed)?, self.n_q_heads)?, 0)?;
+        let q = angles.rotate(&q, block)?;
         // The query heads of a group are rows of one product with their KV head.
         let q = (q * (self.head_dim as f64).powf(-0.5))?;
         let q = q.reshape((self.n_kv_heads, group * rows, self.head_dim))?;

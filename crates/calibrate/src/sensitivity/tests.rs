@@ -76,10 +76,19 @@ fn make(config: &DecoderConfig, dir: &Path, random: &mut Random) -> Plain {
         vec![i, h],
         vec![h, i],
     ];
+    let biases = [("q_proj.bias", q), ("k_proj.bias", kv), ("v_proj.bias", kv)];
+    let norms = [("q_norm.weight", config.head_dim), ("k_norm.weight", config.head_dim)];
     let layers = (0..config.n_layers)
         .map(|l| {
             let name = |part| format!("language_model.model.layers.{l}.{part}.weight");
-            PARTS.iter().zip(&shapes).map(|(p, s)| (*p, add(name(p), s.clone(), random))).collect()
+            let mut layer: std::collections::BTreeMap<_, _> =
+                PARTS.iter().zip(&shapes).map(|(p, s)| (*p, add(name(p), s.clone(), random))).collect();
+            let biases = biases.iter().filter(|_| config.qkv_bias);
+            for (part, n) in biases.chain(norms.iter().filter(|_| config.qk_norm)) {
+                let name = format!("language_model.model.layers.{l}.self_attn.{part}");
+                layer.insert(part, add(name, vec![*n], random));
+            }
+            layer
         })
         .collect();
     let norm = add("language_model.model.norm.weight".into(), vec![h], random);
@@ -110,6 +119,22 @@ fn normed(x: &[f64], w: &[f64], eps: f32) -> Vec<f64> {
 }
 
 impl Plain {
+    /// A projection of a layer with what the model adds to it: a bias, and a norm of each head.
+    fn heads(&self, layer: usize, x: &[f64], part: &str) -> Vec<f64> {
+        let w = &self.layers[layer];
+        let mut row = product(x, &w[format!("self_attn.{part}_proj").as_str()]);
+        if let Some(bias) = w.get(format!("{part}_proj.bias").as_str()) {
+            row.iter_mut().zip(bias).for_each(|(x, b)| *x += b);
+        }
+        match w.get(format!("{part}_norm.weight").as_str()) {
+            Some(norm) => {
+                let heads = row.chunks_exact(self.config.head_dim);
+                heads.flat_map(|head| normed(head, norm, self.config.rms_norm_eps)).collect()
+            }
+            None => row,
+        }
+    }
+
     fn rotate(&self, row: &mut [f64], position: usize) {
         let d = self.config.head_dim;
         for head in row.chunks_exact_mut(d) {
@@ -132,14 +157,14 @@ impl Plain {
             let (mut k, mut v, mut q) = (Vec::new(), Vec::new(), Vec::new());
             for (position, x) in x.iter().enumerate() {
                 let x = normed(x, &w["input_layernorm"], c.rms_norm_eps);
-                let mut row = product(&x, &w["self_attn.k_proj"]);
+                let mut row = self.heads(l, &x, "k");
                 self.rotate(&mut row, position);
                 if (l, position) == (change.0, change.2) {
                     row[change.1 * d + change.3] += change.4;
                 }
                 k.push(row);
-                v.push(product(&x, &w["self_attn.v_proj"]));
-                let mut row = product(&x, &w["self_attn.q_proj"]);
+                v.push(self.heads(l, &x, "v"));
+                let mut row = self.heads(l, &x, "q");
                 self.rotate(&mut row, position);
                 q.push(row);
             }
@@ -193,6 +218,8 @@ fn config(
         rms_norm_eps: 1e-5,
         rope_theta: 1e4,
         tied,
+        qkv_bias: false,
+        qk_norm: false,
         max_positions: 64,
     }
 }
@@ -217,6 +244,10 @@ fn gradients_are_those_of_finite_differences() {
         (config((8, 1), 8, 10, 1, false), 9, vec![2..5], 2, 3),
         // g = 2, everything in one block; audio to the end of the prompt, one target.
         (config((4, 2), 4, 16, 3, false), 8, vec![0..7], 1, 64),
+        // As Qwen2: biases.
+        (DecoderConfig { qkv_bias: true, ..config((4, 1), 4, 12, 2, false) }, 9, vec![2..7], 3, 5),
+        // As Qwen3: head norms, tied.
+        (DecoderConfig { qk_norm: true, ..config((4, 2), 6, 12, 2, true) }, 9, vec![2..7], 3, 5),
     ];
     for (i, (config, len, audio, n_targets, rows)) in cases.into_iter().enumerate() {
         let mut random = Random::new(i as u64);
