@@ -6,7 +6,7 @@ use std::sync::Arc;
 use wnw_audio::{AudioStream, DecodeOptions, PcmFormat, Source};
 use wnw_engine::{Engine, EngineError, Event, Method, Phase, Request, Roles};
 use wnw_kv::profile::{Calibration, Fit, PROFILE_VERSION, Profile, WnwOptions, normalised};
-use wnw_model::Voxtral;
+use wnw_model::SpeechModel;
 
 use crate::CalibrateError;
 use crate::lambda::fit_lambda;
@@ -18,7 +18,12 @@ pub const TOLERANCE: f64 = 0.005;
 const MAX_RUNS: usize = 10;
 
 /// A profile without fitted λ.
-pub fn profile(model: &Voxtral, scores: HeadScores, n_anchor: usize, calibration: Calibration) -> Profile {
+pub fn profile(
+    model: &SpeechModel,
+    scores: HeadScores,
+    n_anchor: usize,
+    calibration: Calibration,
+) -> Profile {
     Profile {
         version: PROFILE_VERSION,
         fingerprint: model.fingerprint().to_owned(),

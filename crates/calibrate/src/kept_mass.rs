@@ -12,7 +12,7 @@ use rayon::prelude::*;
 use serde::Serialize;
 use wnw_kv::{HeadSelection, KvDtype, KvStore, LayerView, Policy, PromptLayout, StoreOptions};
 use wnw_model::prompt::Task;
-use wnw_model::{ModelError, Voxtral};
+use wnw_model::{ModelError, SpeechModel};
 
 use crate::CalibrateError;
 use crate::forced::ForcedAnswer;
@@ -51,7 +51,7 @@ pub type Policies<'a> = dyn Fn(&PromptLayout) -> Result<Vec<Box<dyn Policy>>, Ca
 ///
 /// `progress` is told the share that is done, 0 to 1; when it breaks, [`CalibrateError::Cancelled`].
 pub fn measure(
-    model: &Voxtral,
+    model: &SpeechModel,
     samples: &[f32],
     task: &Task,
     answer: &[u32],
@@ -61,7 +61,7 @@ pub fn measure(
     let decoder = model.decoder();
     let prompt = model.prompt(task, samples.len())?;
     let forced = ForcedAnswer::new(&prompt, answer, model.eos())?;
-    let (positions, max) = (forced.sequence.ids.len(), model.config().decoder.max_positions);
+    let (positions, max) = (forced.sequence.ids.len(), model.decoder().config().max_positions);
     if positions > max {
         return Err(ModelError::TooLong { positions, max }.into());
     }

@@ -12,7 +12,7 @@
 use std::collections::HashMap;
 use std::ops::Range;
 
-use wnw_model::tekken::Tekken;
+use wnw_model::Tokenizer;
 
 use crate::alignment::AlignedWord;
 
@@ -35,7 +35,11 @@ impl TokenTime {
 }
 
 /// When each token of `answer` is said; none for special tokens and where the words differ.
-pub fn token_times(tokenizer: &Tekken, answer: &[u32], words: &[AlignedWord]) -> Vec<Option<TokenTime>> {
+pub fn token_times(
+    tokenizer: &dyn Tokenizer,
+    answer: &[u32],
+    words: &[AlignedWord],
+) -> Vec<Option<TokenTime>> {
     let pieces: Vec<&[u8]> = answer.iter().map(|id| tokenizer.token_bytes(*id).unwrap_or_default()).collect();
     piece_times(&pieces, words)
 }

@@ -3,9 +3,9 @@
 use std::ops::{ControlFlow, Range};
 
 use wnw_kv::{KvDtype, KvStore, Policy, StoreOptions};
+use wnw_model::Tokenizer;
 use wnw_model::prompt::Task;
-use wnw_model::tekken::Tekken;
-use wnw_model::{ModelError, ModelFiles, Voxtral};
+use wnw_model::{ModelError, ModelFiles, SpeechModel};
 
 use crate::alignment::AlignedWord;
 use crate::forced::ForcedAnswer;
@@ -51,7 +51,7 @@ impl<'a> Sample<'a> {
         id: &'a str,
         samples: &'a [f32],
         task: &'a Task,
-        tokenizer: &Tekken,
+        tokenizer: &dyn Tokenizer,
         reference: &str,
         words: &[AlignedWord],
     ) -> Result<Self, CalibrateError> {
@@ -76,7 +76,7 @@ pub enum SamplePhase {
 ///
 /// `progress` is told the phase and the share of it that is done, 0 to 1; when it breaks, [`CalibrateError::Cancelled`].
 pub fn measure(
-    model: &Voxtral,
+    model: &SpeechModel,
     files: &ModelFiles,
     sample: &Sample<'_>,
     options: &SampleOptions,
@@ -116,14 +116,14 @@ type Listen<'a> = &'a mut dyn FnMut(SamplePhase, f64) -> ControlFlow<()>;
 impl Lesson {
     /// Encodes the recording.
     pub fn new(
-        model: &Voxtral,
+        model: &SpeechModel,
         task: &Task,
         samples: &[f32],
         answer: &[u32],
         progress: Listen<'_>,
     ) -> Result<Self, CalibrateError> {
         let forced = ForcedAnswer::new(&model.prompt(task, samples.len())?, answer, model.eos())?;
-        let (positions, max) = (forced.sequence.ids.len(), model.config().decoder.max_positions);
+        let (positions, max) = (forced.sequence.ids.len(), model.decoder().config().max_positions);
         if positions > max {
             return Err(ModelError::TooLong { positions, max }.into());
         }
@@ -137,7 +137,7 @@ impl Lesson {
     /// or after the audio's end.
     pub fn spans(
         &self,
-        model: &Voxtral,
+        model: &SpeechModel,
         times: &[Option<TokenTime>],
         min_confidence: f32,
     ) -> Vec<Option<Range<usize>>> {
@@ -151,7 +151,7 @@ impl Lesson {
     /// One pass through the layers, which `probe` watches; it should keep no audio.
     pub fn listen(
         &self,
-        model: &Voxtral,
+        model: &SpeechModel,
         probe: &mut dyn Policy,
         progress: Listen<'_>,
     ) -> Result<(), CalibrateError> {
@@ -171,7 +171,7 @@ impl Lesson {
         files: &ModelFiles,
         progress: Listen<'_>,
     ) -> Result<Sensitivity, CalibrateError> {
-        let config = &files.config.decoder;
+        let config = &files.decoder;
         sensitivity::measure(config, &files.checkpoint, &self.forced, self.x, &mut |done, all| {
             progress(SamplePhase::Differentiate, share(done, all))
         })

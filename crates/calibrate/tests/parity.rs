@@ -78,7 +78,7 @@ fn head_sensitivity_is_pytorchs() {
     let answer = golden.answer();
     let x = golden.decoder().embed_prompt(&answer.sequence, &golden.f32s("audio")).unwrap();
     let go = &mut |_, _| ControlFlow::Continue(());
-    let (config, checkpoint) = (&golden.files.config.decoder, &golden.files.checkpoint);
+    let (config, checkpoint) = (&golden.files.decoder, &golden.files.checkpoint);
     let found = sensitivity::measure(config, checkpoint, &answer, x, go).unwrap();
     let loss = golden.info["loss"].as_f64().unwrap();
     assert!((found.loss / loss - 1.0).abs() < 1e-5, "loss {} for {loss}", found.loss);
@@ -124,7 +124,7 @@ fn both_orders_of_rotary_pairs_give_the_same() {
     let voxtral = Path::new(env!("CARGO_MANIFEST_DIR")).join("../model/tests/data/voxtral");
     let run = |name: &str| {
         let files = ModelFiles::open(&voxtral.join(name)).unwrap();
-        let config = &files.config.decoder;
+        let config = &files.decoder;
         let prompt = prompt([&[1, 3, 25][..], &[AUDIO_ID; 20], &[4, 34]].concat());
         let answer = ForcedAnswer::new(&prompt, &[60, 61, 62, 63], 2).unwrap();
         let x: Vec<f32> = (0..answer.sequence.ids.len() * config.hidden_size)

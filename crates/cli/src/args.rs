@@ -114,9 +114,12 @@ pub struct TranscribeArgs {
     /// What the model is to do.
     #[arg(long, value_enum, default_value_t = TaskName::Transcribe, help_heading = "Task")]
     pub task: TaskName,
-    /// Language spoken: en, fr, de, es, it, pt, nl, hi or ar; without it the model decides.
+    /// Language spoken: en, fr, de, es, it, pt, nl, hi, ar, or another that the model knows; without it the model decides.
     #[arg(long, value_name = "CODE", help_heading = "Task")]
     pub language: Option<String>,
+    /// Words that may come up, such as names; for models that have a place for them (Qwen3-ASR).
+    #[arg(long, value_name = "TEXT", help_heading = "Task")]
+    pub context: Option<String>,
     /// Language to translate to, with --task translate: a code as for --language [default: en].
     #[arg(long, value_name = "CODE", help_heading = "Task")]
     pub to: Option<String>,

@@ -50,9 +50,9 @@ pub struct CalibrateArgs {
     /// Where to draw the head map, .svg or .png [default: OUTPUT with .svg and .png].
     #[arg(long, value_name = "FILE")]
     pub map: Vec<PathBuf>,
-    /// K of the voice score: audio positions that a word is about.
-    #[arg(long, value_name = "K", default_value_t = 4)]
-    pub top_positions: usize,
+    /// K of the voice score: audio positions that a word is about [default: the model's, 4 at 12.5 audio tokens a second].
+    #[arg(long, value_name = "K")]
+    pub top_positions: Option<usize>,
     /// Least confidence of a word time that counts: the aligner's, by default 0.85; with --self the share of attention that lies near the word, by default 0.3.
     #[arg(long, value_name = "P")]
     pub min_confidence: Option<f32>,
@@ -92,11 +92,13 @@ pub fn run(args: &CalibrateArgs) -> Result<(), CliError> {
     charts::check("--map", &args.map)?;
     let defaults = SampleOptions::default();
     let least = if args.self_labelled { self_label::MIN_CONFIDENCE } else { defaults.min_confidence };
-    let options =
-        SampleOptions { top_k: args.top_positions, min_confidence: args.min_confidence.unwrap_or(least) };
     let bar = Bar::new(args.quiet);
     let files = models::open("--model", &args.model, args.quiet)?;
-    let heads = files.config.decoder.n_layers * files.config.decoder.n_kv_heads;
+    let options = SampleOptions {
+        top_k: args.top_positions.unwrap_or(files.family.tokens_of_a_word()),
+        min_confidence: args.min_confidence.unwrap_or(least),
+    };
+    let heads = files.decoder.n_layers * files.decoder.n_kv_heads;
     if args.n_anchor > heads {
         let message = format!("--n-anchor {}: {} has {heads} KV heads", args.n_anchor, args.model);
         return Err(CliError::Usage(message));
@@ -128,7 +130,7 @@ pub fn run(args: &CalibrateArgs) -> Result<(), CliError> {
         recordings: items.len(),
         seconds,
         tokens: scores.tokens as usize,
-        top_positions: args.top_positions,
+        top_positions: options.top_k,
         min_confidence: f64::from(options.min_confidence),
     };
     let mut profile = calibration::profile(engine.model(), scores, args.n_anchor, about);
@@ -150,7 +152,7 @@ pub fn run(args: &CalibrateArgs) -> Result<(), CliError> {
 
 fn check(args: &CalibrateArgs) -> Result<Task, CliError> {
     let usage = |message: String| Err(CliError::Usage(message));
-    if args.top_positions == 0 || args.n_anchor == 0 {
+    if args.top_positions == Some(0) || args.n_anchor == 0 {
         return usage("--top-positions and --n-anchor must be at least 1".into());
     }
     if let Some(bad) = args.min_confidence.filter(|p| !(0.0..=1.0).contains(p)) {

@@ -78,7 +78,9 @@ impl CliError {
     /// 2 for wrong usage, as clap has it; 130 after Ctrl-C and 143 after SIGTERM; 1 otherwise.
     pub fn exit_code(&self) -> ExitCode {
         match self {
-            Self::Usage(_) => ExitCode::from(2),
+            Self::Usage(_)
+            | Self::Model(ModelError::Prompt(_))
+            | Self::Engine(EngineError::Model(ModelError::Prompt(_))) => ExitCode::from(2),
             Self::Interrupted => ExitCode::from(signals::exit_code()),
             _ => ExitCode::FAILURE,
         }

@@ -13,7 +13,7 @@ use wnw_kv::policies::registry::{BuildError, Entry, Keeps, find};
 use wnw_kv::policies::wnw::{ReleaseReading, Selection};
 use wnw_kv::profile::{Normalise, Profile, Signal, WnwOptions};
 use wnw_kv::{HostPlace, KvDtype, KvShape, SwapMode};
-use wnw_model::Voxtral;
+use wnw_model::SpeechModel;
 
 use crate::error::CliError;
 use crate::models::TINY;
@@ -305,7 +305,7 @@ impl KvArgs {
     pub fn method(
         &self,
         name: &str,
-        model: &Voxtral,
+        model: &SpeechModel,
         profile: Option<&Arc<Profile>>,
     ) -> Result<Method, CliError> {
         if self.kv.is_full() {
@@ -343,7 +343,7 @@ impl KvArgs {
     }
 
     /// The profile given, that of the embedded model, or that beside the checkpoint; checked against the model.
-    pub fn profile(&self, name: &str, model: &Voxtral) -> Result<Option<Arc<Profile>>, CliError> {
+    pub fn profile(&self, name: &str, model: &SpeechModel) -> Result<Option<Arc<Profile>>, CliError> {
         read_profile(self.kv_profile.as_deref(), name, model)
     }
 }
@@ -353,7 +353,7 @@ impl KvArgs {
 pub fn read_profile(
     given: Option<&Path>,
     name: &str,
-    model: &Voxtral,
+    model: &SpeechModel,
 ) -> Result<Option<Arc<Profile>>, CliError> {
     let beside = Path::new(name).join(PROFILE_FILE);
     let (bytes, path) = match given {

@@ -70,11 +70,11 @@ fn as_json(files: &ModelFiles, tensors: bool) -> serde_json::Value {
         .collect();
     let mut out = json!({
         "model": files.name(),
-        "architecture": "voxtral",
+        "family": files.family.name(),
         "layout": layout(files),
         "dtypes": dtypes(files),
         "max_audio_seconds": files.max_audio_seconds(),
-        "config": files.config,
+        "config": files.family.describe(),
         "parts": parts,
     });
     if tensors {
@@ -89,15 +89,17 @@ fn as_json(files: &ModelFiles, tensors: bool) -> serde_json::Value {
 }
 
 fn as_text(files: &ModelFiles, tensors: bool) -> String {
-    let (e, d) = (&files.config.encoder, &files.config.decoder);
+    let (e, d) = (files.family.encoder(), &files.decoder);
     let mut out = format!(
-        "{}: Voxtral ({} layout, {}), up to {} of audio in one pass\n\
+        "{}: {} ({} layout, {}), up to {} of audio in one pass, {} audio tokens a second\n\
          encoder: {} layers, hidden {}, {} heads × {}, {} mel bins\n\
-         decoder: {} layers, hidden {}, {} query and {} KV heads × {}, vocabulary {}, RoPE base {:e}, {} output\n",
+         decoder: {} layers, hidden {}, {} query and {} KV heads × {}, vocabulary {}, RoPE base {:e}, {} output{}\n",
         files.name(),
+        files.family.name(),
         layout(files),
         dtypes(files),
         crate::system::clock(files.max_audio_seconds()),
+        files.family.audio_tokens_per_second(),
         e.n_layers,
         e.hidden_size,
         e.n_heads,
@@ -111,6 +113,11 @@ fn as_text(files: &ModelFiles, tensors: bool) -> String {
         d.vocab_size,
         d.rope_theta,
         if d.tied { "tied" } else { "untied" },
+        match (d.qkv_bias, d.qk_norm) {
+            (true, _) => ", biased attention",
+            (_, true) => ", normalised heads",
+            _ => "",
+        },
     );
     let mut table = Table::new();
     table.load_style(presets::UTF8_HORIZONTAL_ONLY).set_header([

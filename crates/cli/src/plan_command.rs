@@ -7,8 +7,8 @@ use comfy_table::{Table, presets};
 use serde::Serialize;
 use wnw_engine::Request;
 use wnw_kv::profile::{WnwOptions, voice_heads};
-use wnw_model::config::VoxtralConfig;
-use wnw_model::{MemoryPlan, ModelFiles, WeightDtype};
+use wnw_model::config::DecoderConfig;
+use wnw_model::{Family, MemoryPlan, WeightDtype, families};
 
 use crate::args::PlanArgs;
 use crate::error::CliError;
@@ -21,7 +21,8 @@ const SHORTEST_WINDOW: u64 = 30;
 
 /// Runs the command; the exit code is 1 when `--memory` is too little.
 pub fn run(args: &PlanArgs) -> Result<ExitCode, CliError> {
-    let (config, limit) = architecture(&args.model.model)?;
+    let family = family(&args.model.model)?;
+    let (decoder, limit) = (family.decoder(), family.max_audio_seconds());
     let duration = args.duration.as_secs_f64();
     if args.window.is_some_and(|w| w.as_secs_f64() < 1.0) {
         return Err(CliError::Usage("--window must be at least 1s".into()));
@@ -30,18 +31,18 @@ pub fn run(args: &PlanArgs) -> Result<ExitCode, CliError> {
     let windows = (duration / window).ceil().max(1.0) as u64;
     let plan_for = |dtype: WeightDtype, window: f64| {
         let answer = Request::default().token_cap(window) as u64;
-        let plan = MemoryPlan::new(&config, dtype, args.model.kv_dtype, window, answer);
-        let heads = config.decoder.n_layers * config.decoder.n_kv_heads;
+        let plan = MemoryPlan::new(family.as_ref(), dtype, args.model.kv_dtype, window, answer);
+        let heads = decoder.n_layers * decoder.n_kv_heads;
         match args.r_gpu {
             Some(r_gpu) if r_gpu < 1.0 => {
                 let tidal = voice_heads(r_gpu, heads) as f64 / heads as f64;
-                plan.keeping(&config, args.model.kv_dtype, r_gpu, tidal)
+                plan.keeping(family.as_ref(), args.model.kv_dtype, r_gpu, tidal)
             }
             _ => plan,
         }
     };
     let plan = plan_for(args.model.dtype, window);
-    let max = config.decoder.max_positions as u64;
+    let max = decoder.max_positions as u64;
     if plan.positions > max {
         let positions = plan.positions;
         return Err(CliError::Usage(format!(
@@ -55,9 +56,9 @@ pub fn run(args: &PlanArgs) -> Result<ExitCode, CliError> {
         Some(memory) if !fits => {
             let total = |dtype, window| plan_for(dtype, window).total;
             let mut all =
-                alternatives(&narrower(args.model.dtype, &config), args.model.dtype, window, memory, total);
+                alternatives(&narrower(args.model.dtype, decoder), args.model.dtype, window, memory, total);
             if args.r_gpu.is_none() {
-                all.extend(with_wnw(args, &config, &plan, memory));
+                all.extend(with_wnw(args, family.as_ref(), &plan, memory));
             }
             all
         }
@@ -121,8 +122,7 @@ struct Alternative {
 }
 
 /// Weight types that take less than `dtype` and can hold this model, the widest first.
-fn narrower(dtype: WeightDtype, config: &VoxtralConfig) -> Vec<WeightDtype> {
-    let d = &config.decoder;
+fn narrower(dtype: WeightDtype, d: &DecoderConfig) -> Vec<WeightDtype> {
     let rows = [d.hidden_size, d.n_q_heads * d.head_dim, d.intermediate_size];
     let size = |dtype: WeightDtype| dtype.matrix_bytes(1, 1 << 16);
     [WeightDtype::Bf16, WeightDtype::Q8_0, WeightDtype::Q6k]
@@ -172,11 +172,12 @@ fn alternatives(
 }
 
 /// The same window and weights with a fifth of the audio KV on the device, if that is enough.
-fn with_wnw(args: &PlanArgs, config: &VoxtralConfig, plan: &MemoryPlan, memory: u64) -> Option<Alternative> {
+fn with_wnw(args: &PlanArgs, family: &dyn Family, plan: &MemoryPlan, memory: u64) -> Option<Alternative> {
     let r_gpu = WnwOptions::default().r_gpu;
-    let heads = config.decoder.n_layers * config.decoder.n_kv_heads;
+    let decoder = family.decoder();
+    let heads = decoder.n_layers * decoder.n_kv_heads;
     let tidal = voice_heads(r_gpu, heads) as f64 / heads as f64;
-    let total = plan.keeping(config, args.model.kv_dtype, r_gpu, tidal).total;
+    let total = plan.keeping(family, args.model.kv_dtype, r_gpu, tidal).total;
     let flags = format!("--kv wnw --r-gpu {r_gpu}");
     let fits = Alternative { window: plan.seconds, dtype: args.model.dtype, total, flags };
     (total <= memory).then_some(fits)
@@ -203,18 +204,16 @@ fn verdict(plan: &MemoryPlan, memory: u64, alternatives: &[Alternative]) -> Stri
     out
 }
 
-/// The architecture and the longest window of a model: from its files, or by name for the releases whose sizes are
-/// public, so that a plan needs no download.
-fn architecture(model: &str) -> Result<(VoxtralConfig, f64), CliError> {
+/// The family of a model with its sizes: from its files, or by name for the releases whose sizes are public, so that a
+/// plan needs no download.
+fn family(model: &str) -> Result<Box<dyn Family>, CliError> {
     if !Path::new(model).exists() {
         let name = model.split('@').next().unwrap_or(model);
-        if let Some(config) = VoxtralConfig::released(name) {
-            return Ok((config, 1800.0));
+        if let Some(family) = families::released(name) {
+            return Ok(family);
         }
     }
-    let files: ModelFiles = models::open("--model", model, false)?;
-    let limit = files.max_audio_seconds();
-    Ok((files.config, limit))
+    Ok(models::open("--model", model, false)?.family)
 }
 
 #[cfg(test)]
@@ -250,14 +249,15 @@ mod tests {
 
     #[test]
     fn types_that_cannot_hold_the_model_are_not_proposed() {
-        let mut config = VoxtralConfig::released("mistralai/Voxtral-Mini-3B-2507").unwrap();
-        let types = |config: &VoxtralConfig, dtype| narrower(dtype, config);
+        let family = families::released("mistralai/Voxtral-Mini-3B-2507").unwrap();
+        let mut config = family.decoder().clone();
+        let types = |config: &DecoderConfig, dtype| narrower(dtype, config);
         assert_eq!(
             types(&config, WeightDtype::F32),
             [WeightDtype::Bf16, WeightDtype::Q8_0, WeightDtype::Q6k]
         );
         assert_eq!(types(&config, WeightDtype::Q8_0), [WeightDtype::Q6k]);
-        config.decoder.hidden_size = 3072 + 32;
+        config.hidden_size = 3072 + 32;
         assert_eq!(types(&config, WeightDtype::F16), [WeightDtype::Q8_0]);
     }
 }

@@ -10,7 +10,7 @@ use wnw_engine::{
     times::{TimeOptions, segments},
 };
 use wnw_model::prompt::{PromptError, Task};
-use wnw_model::{LoadOptions, Voxtral};
+use wnw_model::{LoadOptions, SpeechModel};
 
 use crate::args::{Format, TaskName, Timestamps, TranscribeArgs};
 use crate::error::CliError;
@@ -80,7 +80,7 @@ pub fn run(args: &TranscribeArgs) -> Result<ExitCode, CliError> {
                 if args.model.model == models::TINY && !args.quiet {
                     batch.bar.line(TINY_NOTE);
                 }
-                let loaded = load(args, &batch.bar)?;
+                let loaded = load(args, &batch.request.task, &batch.bar)?;
                 complete(&mut batch.request, args, loaded.model())?;
                 engine.insert(loaded)
             }
@@ -130,12 +130,15 @@ fn request(args: &TranscribeArgs) -> Result<Request, CliError> {
         return usage("--task chat needs --prompt");
     }
     if args.task != TaskName::Chat && args.prompt.is_some() {
-        return usage("--prompt needs --task chat: Voxtral's transcription mode takes no instruction");
+        return usage("--prompt needs --task chat: transcription takes no instruction");
     }
     if args.task != TaskName::Transcribe && args.language.is_some() {
         return usage(
             "--language belongs to --task transcribe; --task translate goes to the language of --to",
         );
+    }
+    if args.task != TaskName::Transcribe && args.context.is_some() {
+        return usage("--context belongs to --task transcribe");
     }
     if args.task != TaskName::Translate && args.to.is_some() {
         return usage("--to needs --task translate");
@@ -155,7 +158,8 @@ fn request(args: &TranscribeArgs) -> Result<Request, CliError> {
         }
         _ => {
             let language = args.language.as_deref().map(str::to_lowercase);
-            Task::transcribe(language.as_deref()).map_err(flag("--language"))?
+            let context = args.context.clone().unwrap_or_default();
+            Task::transcribe(language.as_deref()).map_err(flag("--language"))?.with_context(context)
         }
     };
     if args.timestamps.is_some() && args.format == Format::Text {
@@ -196,7 +200,7 @@ fn times(args: &TranscribeArgs) -> bool {
 }
 
 /// Fills in what depends on the model: the KV method with its head roles, and the heads that give times.
-fn complete(request: &mut Request, args: &TranscribeArgs, model: &Voxtral) -> Result<(), CliError> {
+fn complete(request: &mut Request, args: &TranscribeArgs, model: &SpeechModel) -> Result<(), CliError> {
     let name = &args.model.model;
     let uniform = args.kv.kv_roles.is_some();
     if request.times.is_some() && uniform {
@@ -226,8 +230,17 @@ fn complete(request: &mut Request, args: &TranscribeArgs, model: &Voxtral) -> Re
     Ok(())
 }
 
-fn load(args: &TranscribeArgs, bar: &Bar) -> Result<Engine, CliError> {
+fn load(args: &TranscribeArgs, task: &Task, bar: &Bar) -> Result<Engine, CliError> {
     let files = models::open("--model", &args.model.model, args.quiet)?;
+    files.family.check_task(task).map_err(|error| {
+        let flag = match (&error, task) {
+            (PromptError::Task { .. }, _) => "--task",
+            (PromptError::Context(_), _) => "--context",
+            (_, Task::Translate { .. }) => "--to",
+            _ => "--language",
+        };
+        CliError::Usage(format!("{flag}: {error}"))
+    })?;
     let options = LoadOptions { dtype: Some(args.model.dtype) };
     let model = files.load(&options, |done, total| bar.loading(done, total))?;
     Ok(Engine::new(model))

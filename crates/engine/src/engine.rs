@@ -7,8 +7,9 @@ use thiserror::Error;
 use wnw_audio::{AudioError, AudioStream};
 use wnw_kv::{Arena, ArenaError, HeadId, KvStore, StoreError, StoreOptions};
 use wnw_model::prompt::Task;
-use wnw_model::tekken::TextDecoder;
-use wnw_model::{ModelError, Voxtral};
+
+use wnw_model::families::Header;
+use wnw_model::{ModelError, SpeechModel};
 
 use crate::embeddings::Embeddings;
 use crate::event::{Event, Phase, Progress, StepRecord, Watch};
@@ -93,7 +94,7 @@ pub struct Request {
 impl Default for Request {
     fn default() -> Self {
         Self {
-            task: Task::Transcribe { language: None },
+            task: Task::Transcribe { language: None, context: String::new() },
             method: Method::default(),
             kv: KvOptions::default(),
             max_new_tokens: None,
@@ -121,13 +122,13 @@ type Sink<'a> = &'a mut dyn FnMut(Event) -> ControlFlow<()>;
 
 /// A loaded model that transcribes recordings.
 pub struct Engine {
-    model: Voxtral,
+    model: SpeechModel,
     embeddings: Option<Embeddings>,
 }
 
 impl Engine {
     /// An engine around a model.
-    pub fn new(model: Voxtral) -> Self {
+    pub fn new(model: SpeechModel) -> Self {
         Self { model, embeddings: None }
     }
 
@@ -144,7 +145,7 @@ impl Engine {
     }
 
     /// The model.
-    pub fn model(&self) -> &Voxtral {
+    pub fn model(&self) -> &SpeechModel {
         &self.model
     }
 
@@ -233,7 +234,7 @@ fn emit(sink: Sink<'_>, event: Event) -> Result<(), EngineError> {
 
 /// State of one recording.
 struct Run<'a> {
-    model: &'a Voxtral,
+    model: &'a SpeechModel,
     embeddings: Option<&'a Embeddings>,
     request: &'a Request,
     samples_done: usize,
@@ -252,6 +253,8 @@ struct Run<'a> {
     silence: Option<(f64, f64)>,
     /// Bytes of the current window's text that were passed on.
     said: usize,
+    /// The language that the model says it heard.
+    heard: Option<String>,
 }
 
 impl<'a> Run<'a> {
@@ -280,6 +283,7 @@ impl<'a> Run<'a> {
             kv: KvSums::default(),
             silence: None,
             said: 0,
+            heard: None,
         }
     }
 
@@ -339,7 +343,7 @@ impl<'a> Run<'a> {
         let decoder = model.decoder();
         let prompt = model.prompt(&request.task, samples.len())?;
         let n = prompt.ids.len();
-        let max = model.config().decoder.max_positions;
+        let max = model.decoder().config().max_positions;
         if n >= max {
             return Err(ModelError::TooLong { positions: n + 1, max }.into());
         }
@@ -406,7 +410,7 @@ impl<'a> Run<'a> {
         self.kv.begin(&store, policy.roles());
         let mut sampler = Sampler::new(request.sampling);
         let mut guard = request.guard.map(RepetitionGuard::new);
-        let mut decoder_text = TextDecoder::new(model.tokenizer());
+        let mut answer_text = model.answer_reader(&request.task);
         let mut buffers = decoder.step_buffers();
         let first = decoder.logits(&states);
         let mut logits: &[f32] = &first;
@@ -418,7 +422,7 @@ impl<'a> Run<'a> {
         let expected = self.expected_tokens(samples.len());
         loop {
             let token = sampler.pick(logits).ok_or(EngineError::NotFinite(tokens.len()))?;
-            if token == model.eos() {
+            if model.ends(token) {
                 break;
             }
             if tokens.len() >= cap {
@@ -426,7 +430,7 @@ impl<'a> Run<'a> {
                 break;
             }
             tokens.push(token);
-            self.say(&decoder_text.push(token), &mut text, sink)?;
+            self.say(&answer_text.push(token), &mut text, sink)?;
             if let Some(found) = guard.as_mut().and_then(|g| g.check(&tokens)) {
                 outcome = Outcome::Repetition(found);
                 break;
@@ -456,15 +460,18 @@ impl<'a> Run<'a> {
             self.step_seconds.push(step_clock.elapsed().as_secs_f32());
             step_clock = Instant::now();
         }
-        self.say(&decoder_text.finish(), &mut text, sink)?;
+        self.say(&answer_text.finish(), &mut text, sink)?;
+        self.note_header(answer_text.header(), samples.len(), sink)?;
         self.timing.decode += clock.elapsed().as_secs_f64();
         text.truncate(text.trim_end().len());
         if let (Some(options), Some(listening)) = (&request.times, &listening) {
             let start = self.samples_done as f64 / RATE;
             let end = start + samples.len() as f64 / RATE;
+            // What a header says has no place in the recording.
+            let header = answer_text.header_tokens();
             self.words.extend(times::words(
-                &listening.trace,
-                &tokens,
+                &listening.trace.since(header),
+                &tokens[header..],
                 model.tokenizer(),
                 options,
                 second,
@@ -491,6 +498,20 @@ impl<'a> Run<'a> {
         self.report(outcome, tokens.len(), sink)?;
         self.tokens.extend(tokens);
         Ok(text)
+    }
+
+    /// Keeps the language that the model heard, the first one, and says so when it heard no speech.
+    fn note_header(&mut self, header: &Header, samples: usize, sink: Sink<'_>) -> Result<(), EngineError> {
+        if self.heard.is_none() {
+            self.heard = header.language.clone();
+        }
+        if !header.no_speech {
+            return Ok(());
+        }
+        let start = self.samples_done as f64 / RATE;
+        let end = start + samples as f64 / RATE;
+        let message = format!("the model heard no speech from {start:.1} s to {end:.1} s");
+        self.warn(sink, Warning { kind: "silence", message, start: Some(start), end: Some(end) })
     }
 
     /// Tokens that the window will probably give, from the rate so far; for progress only.
@@ -626,10 +647,7 @@ impl<'a> Run<'a> {
             };
             self.segments = times::segments(words).into_iter().map(segment).collect();
         }
-        let language = match &self.request.task {
-            Task::Transcribe { language } => language.clone(),
-            Task::Chat { .. } => None,
-        };
+        let language = self.request.task.language().map(str::to_owned).or(self.heard);
         Transcript {
             text: self.text,
             language,

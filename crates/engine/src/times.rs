@@ -18,7 +18,7 @@ mod tests;
 mod trace;
 
 use serde::Serialize;
-use wnw_model::tekken::Tekken;
+use wnw_model::Tokenizer;
 
 pub use cues::{CueLimits, segments, segments_within};
 pub use script::{columns, is_unspaced, is_wide};
@@ -119,7 +119,7 @@ impl TimeOptions {
 pub fn words(
     trace: &AttentionTrace,
     tokens: &[u32],
-    tokenizer: &Tekken,
+    tokenizer: &dyn Tokenizer,
     options: &TimeOptions,
     seconds_per_token: f64,
     start: f64,

@@ -105,7 +105,7 @@ pub struct Timing {
 pub struct Transcript {
     /// The whole text; windows are joined by a space.
     pub text: String,
-    /// The language asked for (the model does not report the one that it heard).
+    /// The language asked for, or the first that the model says it heard; not every model says so.
     pub language: Option<String>,
     /// Seconds decoded.
     pub duration: f64,

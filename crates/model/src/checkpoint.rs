@@ -2,8 +2,8 @@
 //!
 //! A Hugging Face directory holds `model.safetensors`, or shards listed in `model.safetensors.index.json`; Mistral's own
 //! layout is one `consolidated.safetensors`. Files are mapped into memory and tensors handed out as views. Whatever
-//! the spelling, the rest of the crate sees the names of the 2507 release (`audio_tower.…`, `multi_modal_projector.…`,
-//! `language_model.…`).
+//! the spelling, which a family knows, the rest of the crate sees `audio_tower.…`, `multi_modal_projector.…` and
+//! `language_model.…`, as in Voxtral's release.
 
 use std::borrow::Cow;
 use std::collections::{BTreeMap, BTreeSet};
@@ -16,7 +16,7 @@ use safetensors::{Dtype, SafeTensors};
 use thiserror::Error;
 
 use crate::linear::{WeightError, to_f32};
-use crate::voxtral::read_regular;
+use crate::model::read_regular;
 
 /// Why the tensors of a checkpoint cannot be used.
 #[derive(Debug, Error)]
@@ -78,6 +78,9 @@ pub enum Naming {
     /// Mistral's consolidated file: own names, interleaved rotary pairs, no table of positions.
     Mistral,
 }
+
+/// A family's rule for the canonical name of a tensor; `None` for one that is not loaded.
+type Names<'a> = &'a dyn for<'n> Fn(Naming, &'n str) -> Option<Cow<'n, str>>;
 
 /// Bytes that outlive every view of them.
 #[derive(Clone)]
@@ -154,31 +157,36 @@ pub struct Checkpoint {
 }
 
 impl Checkpoint {
-    /// Maps the weights of a checkpoint directory. Hugging Face's layout is preferred when both are there.
+    /// Maps the weights of a checkpoint directory whose tensors have their canonical names.
     pub fn open(dir: &Path) -> Result<Self, CheckpointError> {
+        Self::open_as(dir, &|_, name| Some(name.into()))
+    }
+
+    /// Maps the weights of a checkpoint directory, named by `names`. Hugging Face's layout is preferred when both are there.
+    pub fn open_as(dir: &Path, names: Names<'_>) -> Result<Self, CheckpointError> {
         let index = dir.join("model.safetensors.index.json");
         let single = dir.join("model.safetensors");
         let consolidated = dir.join("consolidated.safetensors");
         if index.exists() {
-            Self::open_sharded(dir, &index)
+            Self::open_sharded(dir, &index, names)
         } else if single.exists() {
-            Self::from_files(dir, Naming::HuggingFace, &[single])
+            Self::from_files(dir, Naming::HuggingFace, &[single], names)
         } else if consolidated.exists() {
-            Self::from_files(dir, Naming::Mistral, &[consolidated])
+            Self::from_files(dir, Naming::Mistral, &[consolidated], names)
         } else {
             Err(CheckpointError::NoWeights(dir.into()))
         }
     }
 
     /// Uses a `model.safetensors` that is compiled into the program; `name` is for messages.
-    pub fn from_static(name: &str, bytes: &'static [u8]) -> Result<Self, CheckpointError> {
+    pub fn from_static(name: &str, bytes: &'static [u8], names: Names<'_>) -> Result<Self, CheckpointError> {
         let mut tensors = BTreeMap::new();
         let path = PathBuf::from(name);
-        read_file(&path, Bytes::Static(bytes), Naming::HuggingFace, &mut tensors)?;
+        read_file(&path, Bytes::Static(bytes), Naming::HuggingFace, names, &mut tensors)?;
         Ok(Self { path, naming: Naming::HuggingFace, tensors })
     }
 
-    fn open_sharded(dir: &Path, index: &Path) -> Result<Self, CheckpointError> {
+    fn open_sharded(dir: &Path, index: &Path, names: Names<'_>) -> Result<Self, CheckpointError> {
         #[derive(serde::Deserialize)]
         struct Index {
             weight_map: BTreeMap<String, String>,
@@ -187,7 +195,10 @@ impl Checkpoint {
             .map_err(|source| CheckpointError::Io { path: index.into(), source })?;
         let bad = |reason: String| CheckpointError::Index { path: index.into(), reason };
         let Index { weight_map } = serde_json::from_slice(&json).map_err(|e| bad(e.to_string()))?;
-        let mut shards: Vec<&str> = weight_map.values().map(String::as_str).collect();
+        // Shards with nothing but parts that are not loaded need not be there.
+        let wanted = |name: &str| names(Naming::HuggingFace, name).is_some();
+        let mut shards: Vec<&str> =
+            weight_map.iter().filter(|(name, _)| wanted(name)).map(|(_, shard)| shard.as_str()).collect();
         shards.sort_unstable();
         shards.dedup();
         if let Some(name) =
@@ -196,14 +207,22 @@ impl Checkpoint {
             return Err(bad(format!("shard '{name}' is not a file name")));
         }
         let files: Vec<PathBuf> = shards.iter().map(|s| dir.join(s)).collect();
-        let checkpoint = Self::from_files(dir, Naming::HuggingFace, &files)?;
-        if let Some(name) = weight_map.keys().find(|n| !checkpoint.tensors.contains_key(&*hf_name(n))) {
+        let checkpoint = Self::from_files(dir, Naming::HuggingFace, &files, names)?;
+        let absent = |name: &str| {
+            names(Naming::HuggingFace, name).is_some_and(|name| !checkpoint.tensors.contains_key(&*name))
+        };
+        if let Some(name) = weight_map.keys().find(|name| absent(name)) {
             return Err(bad(format!("tensor {name} is in none of the shards")));
         }
         Ok(checkpoint)
     }
 
-    fn from_files(dir: &Path, naming: Naming, files: &[PathBuf]) -> Result<Self, CheckpointError> {
+    fn from_files(
+        dir: &Path,
+        naming: Naming,
+        files: &[PathBuf],
+        names: Names<'_>,
+    ) -> Result<Self, CheckpointError> {
         let mut tensors = BTreeMap::new();
         for path in files {
             let io = |source| CheckpointError::Io { path: path.clone(), source };
@@ -214,7 +233,7 @@ impl Checkpoint {
             // SAFETY: the map is read-only. As with every memory-mapped model, the file
             // must not be truncated while the program runs; the program itself never writes to checkpoints.
             let map = unsafe { Mmap::map(&file) }.map_err(io)?;
-            read_file(path, Bytes::Mapped(Arc::new(map)), naming, &mut tensors)?;
+            read_file(path, Bytes::Mapped(Arc::new(map)), naming, names, &mut tensors)?;
         }
         Ok(Self { path: dir.into(), naming, tensors })
     }
@@ -293,6 +312,7 @@ fn read_file(
     path: &Path,
     bytes: Bytes,
     naming: Naming,
+    names: Names<'_>,
     tensors: &mut BTreeMap<String, TensorView>,
 ) -> Result<(), CheckpointError> {
     let malformed = |reason: String| CheckpointError::Malformed { path: path.into(), reason };
@@ -303,10 +323,7 @@ fn read_file(
     // Validates that the header is JSON, that the stretches are contiguous, fit the element types and end with the file.
     let (header, metadata) = SafeTensors::read_metadata(slice).map_err(|e| malformed(e.to_string()))?;
     for (name, info) in metadata.tensors() {
-        let canonical = match naming {
-            Naming::HuggingFace => hf_name(&name),
-            Naming::Mistral => mistral_name(&name),
-        };
+        let Some(canonical) = names(naming, &name) else { continue };
         let (from, to) = info.data_offsets;
         let view = TensorView {
             name: name.clone(),
@@ -323,111 +340,24 @@ fn read_file(
     Ok(())
 }
 
-/// Canonical name of a Hugging Face tensor: transformers 5 writes `model.audio_tower.…`, `model.language_model.…` and
-/// `lm_head.weight` where the 2507 release has `audio_tower.…`, `language_model.model.…` and
-/// `language_model.lm_head.weight`.
-fn hf_name(name: &str) -> Cow<'_, str> {
+/// The canonical name of a tensor of Qwen's thinkers, in any generation: the releases have `thinker.audio_tower.…`,
+/// `thinker.model.…` and `thinker.lm_head.weight`, a thinker alone the same without `thinker.`, and transformers 5
+/// `model.audio_tower.…`, `model.language_model.…` and `lm_head.weight`.
+pub(crate) fn thinker_name(name: &str) -> Cow<'_, str> {
+    let name = name.strip_prefix("thinker.").unwrap_or(name);
     if name == "lm_head.weight" {
         return "language_model.lm_head.weight".into();
     }
-    match name.strip_prefix("model.") {
-        Some(rest) => match rest.strip_prefix("language_model.") {
-            Some(decoder) => format!("language_model.model.{decoder}").into(),
-            None => rest.into(),
-        },
-        None => name.into(),
+    let Some(inner) = name.strip_prefix("model.") else { return name.into() };
+    if ["audio_tower.", "multi_modal_projector.", "visual."].iter().any(|part| inner.starts_with(part)) {
+        return inner.into();
     }
-}
-
-/// Canonical name of a tensor of `consolidated.safetensors`; unknown names are kept, and then reported as unexpected.
-fn mistral_name(name: &str) -> Cow<'_, str> {
-    let numbered = |rest: &str| rest.split_once('.').map(|(n, part)| (n.to_owned(), part.to_owned()));
-    if let Some(encoder) = name.strip_prefix("mm_whisper_embeddings.whisper_encoder.") {
-        if let Some((n, part)) = encoder.strip_prefix("conv_layers.").and_then(numbered) {
-            let n = match n.as_str() {
-                "0" => "1",
-                "1" => "2",
-                _ => return name.into(),
-            };
-            return format!("audio_tower.conv{n}.{part}").into();
-        }
-        if let Some(part) = encoder.strip_prefix("transformer.norm.") {
-            return format!("audio_tower.layer_norm.{part}").into();
-        }
-        if let Some((n, part)) = encoder.strip_prefix("transformer.layers.").and_then(numbered) {
-            let part = part
-                .replace("attention.wq.", "self_attn.q_proj.")
-                .replace("attention.wk.", "self_attn.k_proj.")
-                .replace("attention.wv.", "self_attn.v_proj.")
-                .replace("attention.wo.", "self_attn.out_proj.")
-                .replace("attention_norm.", "self_attn_layer_norm.")
-                .replace("ffn_norm.", "final_layer_norm.")
-                .replace("feed_forward.w1.", "fc1.")
-                .replace("feed_forward.w2.", "fc2.");
-            return format!("audio_tower.layers.{n}.{part}").into();
-        }
-        return name.into();
-    }
-    match name {
-        "mm_whisper_embeddings.tok_embeddings.weight" => {
-            return "language_model.model.embed_tokens.weight".into();
-        }
-        "mm_whisper_embeddings.audio_language_projection.0.weight" => {
-            return "multi_modal_projector.linear_1.weight".into();
-        }
-        "mm_whisper_embeddings.audio_language_projection.2.weight" => {
-            return "multi_modal_projector.linear_2.weight".into();
-        }
-        "output.weight" => return "language_model.lm_head.weight".into(),
-        "norm.weight" => return "language_model.model.norm.weight".into(),
-        _ => {}
-    }
-    if let Some((n, part)) = name.strip_prefix("layers.").and_then(numbered) {
-        let part = part
-            .replace("attention_norm.", "input_layernorm.")
-            .replace("ffn_norm.", "post_attention_layernorm.")
-            .replace("attention.wq.", "self_attn.q_proj.")
-            .replace("attention.wk.", "self_attn.k_proj.")
-            .replace("attention.wv.", "self_attn.v_proj.")
-            .replace("attention.wo.", "self_attn.o_proj.")
-            .replace("feed_forward.w1.", "mlp.gate_proj.")
-            .replace("feed_forward.w2.", "mlp.down_proj.")
-            .replace("feed_forward.w3.", "mlp.up_proj.");
-        return format!("language_model.model.layers.{n}.{part}").into();
-    }
-    name.into()
+    format!("language_model.model.{}", inner.strip_prefix("language_model.").unwrap_or(inner)).into()
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn names_of_every_generation_meet() {
-        for (from, to) in [
-            ("model.audio_tower.conv1.bias", "audio_tower.conv1.bias"),
-            (
-                "model.language_model.layers.3.mlp.up_proj.weight",
-                "language_model.model.layers.3.mlp.up_proj.weight",
-            ),
-            ("lm_head.weight", "language_model.lm_head.weight"),
-            ("language_model.model.norm.weight", "language_model.model.norm.weight"),
-        ] {
-            assert_eq!(hf_name(from), to);
-        }
-        for (from, to) in [
-            ("mm_whisper_embeddings.whisper_encoder.conv_layers.1.bias", "audio_tower.conv2.bias"),
-            (
-                "mm_whisper_embeddings.whisper_encoder.transformer.layers.31.attention_norm.bias",
-                "audio_tower.layers.31.self_attn_layer_norm.bias",
-            ),
-            ("layers.2.feed_forward.w2.weight", "language_model.model.layers.2.mlp.down_proj.weight"),
-            ("layers.2.ffn_norm.weight", "language_model.model.layers.2.post_attention_layernorm.weight"),
-            ("something.else", "something.else"),
-        ] {
-            assert_eq!(mistral_name(from), to);
-        }
-    }
 
     #[test]
     fn broken_files_are_named() {

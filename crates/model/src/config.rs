@@ -1,4 +1,4 @@
-//! Architecture of a Voxtral checkpoint, from `config.json` or `params.json`.
+//! Sizes of a speech LLM's encoder and decoder, and what `config.json` files of all families have in common.
 
 use std::path::{Path, PathBuf};
 
@@ -33,7 +33,7 @@ pub enum ConfigError {
         /// What was recognised.
         what: String,
         /// What to do.
-        hint: &'static str,
+        hint: String,
     },
     /// A size that is zero, absurd, or at odds with another.
     #[error("{path}: {reason}")]
@@ -45,7 +45,7 @@ pub enum ConfigError {
     },
 }
 
-/// The audio encoder: Whisper's, run on 30 s chunks.
+/// The transformer layers of an audio encoder, shaped like Whisper's.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct EncoderConfig {
     /// Width of the residual stream.
@@ -60,7 +60,7 @@ pub struct EncoderConfig {
     pub intermediate_size: usize,
     /// Mel bins of the input.
     pub n_mels: usize,
-    /// Frames after the second convolution, 1500 per 30 s.
+    /// Rows of its table of positions; in Voxtral also the frames of a 30 s chunk after the convolutions.
     pub max_positions: usize,
 }
 
@@ -95,43 +95,9 @@ pub struct DecoderConfig {
     pub max_positions: usize,
 }
 
-/// A Voxtral model: encoder, projector (two linear layers), decoder.
-#[derive(Clone, Debug, PartialEq, Serialize)]
-pub struct VoxtralConfig {
-    /// The audio encoder.
-    pub encoder: EncoderConfig,
-    /// The text decoder.
-    pub decoder: DecoderConfig,
-    /// Encoder frames that the projector joins into one audio token.
-    pub downsample: usize,
-    /// Input width of the projector, `encoder.hidden_size · downsample`.
-    pub projector_input: usize,
-}
-
+/// `text_config` of a Hugging Face configuration, in the spelling of any version.
 #[derive(Deserialize)]
-struct HfConfig {
-    model_type: Option<String>,
-    architectures: Option<Vec<String>>,
-    audio_config: Option<HfAudio>,
-    text_config: Option<HfText>,
-    projector_hidden_act: Option<String>,
-    tie_word_embeddings: Option<bool>,
-}
-
-#[derive(Deserialize)]
-struct HfAudio {
-    hidden_size: usize,
-    intermediate_size: usize,
-    num_hidden_layers: usize,
-    num_attention_heads: usize,
-    head_dim: Option<usize>,
-    num_mel_bins: Option<usize>,
-    max_source_positions: Option<usize>,
-    activation_function: Option<String>,
-}
-
-#[derive(Deserialize)]
-struct HfText {
+pub(crate) struct HfText {
     hidden_size: usize,
     intermediate_size: usize,
     num_hidden_layers: usize,
@@ -146,6 +112,7 @@ struct HfText {
     hidden_act: Option<String>,
     max_position_embeddings: Option<usize>,
     sliding_window: Option<usize>,
+    use_sliding_window: Option<bool>,
     attention_bias: Option<bool>,
     mlp_bias: Option<bool>,
     tie_word_embeddings: Option<bool>,
@@ -154,70 +121,91 @@ struct HfText {
 #[derive(Deserialize)]
 struct RopeParameters {
     rope_theta: Option<f64>,
-    #[serde(alias = "type")]
     rope_type: Option<String>,
+    /// The older spelling of `rope_type`; some files have both.
+    r#type: Option<String>,
 }
 
-#[derive(Deserialize)]
-struct Params {
-    dim: usize,
-    n_layers: usize,
-    head_dim: usize,
-    hidden_dim: usize,
-    n_heads: usize,
-    n_kv_heads: usize,
-    rope_theta: Option<f64>,
-    norm_eps: Option<f64>,
-    vocab_size: usize,
-    max_position_embeddings: Option<usize>,
-    max_seq_len: Option<usize>,
-    tied_embeddings: Option<bool>,
-    multimodal: Option<Multimodal>,
-    #[serde(flatten)]
-    rest: serde_json::Map<String, serde_json::Value>,
+/// What a family's decoder is, where `text_config` does not say it.
+pub(crate) struct DecoderRules {
+    pub qkv_bias: bool,
+    pub qk_norm: bool,
+    /// Whether a `sliding_window` is in use when `use_sliding_window` is absent.
+    pub slides: bool,
+    /// Most positions, whatever `max_position_embeddings` says.
+    pub max_positions: usize,
+    /// RoPE base when the configuration names none.
+    pub rope_theta: f64,
+    /// Whether the output layer is tied when no flag says so.
+    pub tied: bool,
 }
 
-#[derive(Deserialize)]
-struct Multimodal {
-    whisper_model_args: Option<WhisperArgs>,
+impl HfText {
+    /// The decoder; `tied` is the flag beside `text_config`, which comes first. `path` is for messages.
+    pub fn decoder(
+        &self,
+        rules: &DecoderRules,
+        tied: Option<bool>,
+        path: &Path,
+    ) -> Result<DecoderConfig, ConfigError> {
+        let bad = |reason: String| Err(ConfigError::Inconsistent { path: path.into(), reason });
+        check_activation("text_config.hidden_act", &self.hidden_act, "silu", path)?;
+        if self.sliding_window.is_some() && self.use_sliding_window.unwrap_or(rules.slides) {
+            return bad(
+                "text_config.sliding_window is set; the family's decoders attend to everything".into()
+            );
+        }
+        if self.attention_bias == Some(true) && !rules.qkv_bias || self.mlp_bias == Some(true) {
+            return bad("text_config has biases that the family's decoders do not have".into());
+        }
+        let scalings = || [&self.rope_scaling, &self.rope_parameters].into_iter().flatten();
+        for kind in scalings().flat_map(|s| [&s.rope_type, &s.r#type]).flatten() {
+            // "mrope" gives each of three axes a part of a head; for audio and text all three count the same.
+            if kind != "default" && kind != "mrope" {
+                return bad(format!(
+                    "RoPE scaling '{kind}' is not supported; the family's decoders use none"
+                ));
+            }
+        }
+        Ok(DecoderConfig {
+            hidden_size: self.hidden_size,
+            intermediate_size: self.intermediate_size,
+            n_layers: self.num_hidden_layers,
+            n_q_heads: self.num_attention_heads,
+            n_kv_heads: self.num_key_value_heads.unwrap_or(self.num_attention_heads),
+            head_dim: self.head_dim.unwrap_or(self.hidden_size / self.num_attention_heads.max(1)),
+            vocab_size: self.vocab_size,
+            rms_norm_eps: self.rms_norm_eps.unwrap_or(1e-6) as f32,
+            rope_theta: self
+                .rope_theta
+                .or_else(|| scalings().find_map(|s| s.rope_theta))
+                .unwrap_or(rules.rope_theta),
+            tied: tied.or(self.tie_word_embeddings).unwrap_or(rules.tied),
+            qkv_bias: rules.qkv_bias,
+            qk_norm: rules.qk_norm,
+            max_positions: self
+                .max_position_embeddings
+                .unwrap_or(rules.max_positions)
+                .min(rules.max_positions),
+        })
+    }
 }
 
-#[derive(Deserialize)]
-struct WhisperArgs {
-    encoder_args: EncoderArgs,
-    downsample_args: Option<DownsampleArgs>,
+/// An activation that is named must be the one that is implemented.
+pub(crate) fn check_activation(
+    name: &str,
+    found: &Option<String>,
+    want: &str,
+    path: &Path,
+) -> Result<(), ConfigError> {
+    match found {
+        Some(found) if found != want => {
+            let reason = format!("{name} is '{found}', not '{want}'");
+            Err(ConfigError::Inconsistent { path: path.into(), reason })
+        }
+        _ => Ok(()),
+    }
 }
-
-#[derive(Deserialize)]
-struct EncoderArgs {
-    dim: usize,
-    n_layers: usize,
-    head_dim: Option<usize>,
-    hidden_dim: usize,
-    n_heads: usize,
-    max_source_positions: Option<usize>,
-    causal: Option<bool>,
-    audio_encoding_args: Option<AudioEncodingArgs>,
-}
-
-#[derive(Deserialize)]
-struct AudioEncodingArgs {
-    num_mel_bins: Option<usize>,
-    global_log_mel_max: Option<f64>,
-}
-
-#[derive(Deserialize)]
-struct DownsampleArgs {
-    downsample_factor: usize,
-}
-
-/// RoPE base when a Llama configuration names none.
-const LLAMA_ROPE_THETA: f64 = 10_000.0;
-/// Encoder frames per audio token of every Voxtral so far.
-const DOWNSAMPLE: usize = 4;
-const REALTIME: &str = "a Voxtral Realtime checkpoint (causal encoder, one step per 80 ms)";
-const USE_2507: &str =
-    "use Voxtral-Mini-3B-2507 or Voxtral-Small-24B-2507, or another VoxtralForConditionalGeneration";
 
 impl DecoderConfig {
     /// Head counts and sizes of the cache.
@@ -231,318 +219,118 @@ impl DecoderConfig {
     }
 }
 
-impl VoxtralConfig {
-    /// Parses Hugging Face's `config.json`; `path` is for messages.
-    pub fn from_hf_json(json: &[u8], path: &Path) -> Result<Self, ConfigError> {
-        let config: HfConfig = parse(json, path)?;
-        let kind = config.model_type.as_deref().unwrap_or("a model without model_type");
-        if kind != "voxtral" {
-            let what = match (kind, &config.architectures) {
-                ("voxtral_realtime", _) => REALTIME.into(),
-                ("voxtral_tts", _) => "a Voxtral TTS checkpoint".into(),
-                (kind, Some(names)) if !names.is_empty() => format!("'{kind}' ({})", names.join(", ")),
-                (kind, _) => format!("'{kind}'"),
-            };
-            return Err(ConfigError::WrongModel { path: path.into(), what, hint: USE_2507 });
+/// The invariants that the rest of the crate relies on, so that no later step can divide by zero or overflow. `others`
+/// are a family's own sizes, by name.
+pub(crate) fn check_sizes(
+    e: &EncoderConfig,
+    d: &DecoderConfig,
+    others: &[(&str, usize)],
+    path: &Path,
+) -> Result<(), ConfigError> {
+    /// No speech LLM comes near this in any dimension; products of three stay within 64 bits.
+    const MAX: usize = 1 << 20;
+    let bad = |reason: String| Err(ConfigError::Inconsistent { path: path.into(), reason });
+    let sizes = [
+        ("encoder hidden_size", e.hidden_size),
+        ("encoder layers", e.n_layers),
+        ("encoder heads", e.n_heads),
+        ("encoder head_dim", e.head_dim),
+        ("encoder intermediate_size", e.intermediate_size),
+        ("mel bins", e.n_mels),
+        ("encoder positions", e.max_positions),
+        ("hidden_size", d.hidden_size),
+        ("intermediate_size", d.intermediate_size),
+        ("layers", d.n_layers),
+        ("query heads", d.n_q_heads),
+        ("KV heads", d.n_kv_heads),
+        ("head_dim", d.head_dim),
+        ("vocab_size", d.vocab_size),
+    ];
+    for (name, value) in sizes.iter().chain(others) {
+        if *value == 0 || *value > MAX {
+            return bad(format!("{name} is {value}; it must be 1 to {MAX}"));
         }
-        let audio = config.audio_config.ok_or_else(|| missing(path, "audio_config"))?;
-        let text = config.text_config.ok_or_else(|| missing(path, "text_config"))?;
-        let bad = |reason: String| ConfigError::Inconsistent { path: path.into(), reason };
-        for (name, act, want) in [
-            ("audio_config.activation_function", &audio.activation_function, "gelu"),
-            ("projector_hidden_act", &config.projector_hidden_act, "gelu"),
-            ("text_config.hidden_act", &text.hidden_act, "silu"),
-        ] {
-            if act.as_deref().is_some_and(|act| act != want) {
-                return Err(bad(format!("{name} is '{}', not '{want}'", act.as_deref().unwrap_or_default())));
-            }
-        }
-        if text.sliding_window.is_some() {
-            return Err(bad(
-                "text_config.sliding_window is set; Voxtral's decoder attends to everything".into()
-            ));
-        }
-        if text.attention_bias == Some(true) || text.mlp_bias == Some(true) {
-            return Err(bad("text_config has biases; Voxtral's decoder has none".into()));
-        }
-        for scaling in [&text.rope_scaling, &text.rope_parameters].into_iter().flatten() {
-            if scaling.rope_type.as_deref().is_some_and(|t| t != "default") {
-                let kind = scaling.rope_type.as_deref().unwrap_or_default();
-                return Err(bad(format!("RoPE scaling '{kind}' is not supported; Voxtral uses none")));
-            }
-        }
-        let rope_theta = text
-            .rope_theta
-            .or_else(|| text.rope_parameters.as_ref().and_then(|p| p.rope_theta))
-            .unwrap_or(LLAMA_ROPE_THETA);
-        let encoder = EncoderConfig {
-            hidden_size: audio.hidden_size,
-            n_layers: audio.num_hidden_layers,
-            n_heads: audio.num_attention_heads,
-            head_dim: audio.head_dim.unwrap_or(audio.hidden_size / audio.num_attention_heads.max(1)),
-            intermediate_size: audio.intermediate_size,
-            n_mels: audio.num_mel_bins.unwrap_or(128),
-            max_positions: audio.max_source_positions.unwrap_or(1500),
-        };
-        let decoder = DecoderConfig {
-            hidden_size: text.hidden_size,
-            intermediate_size: text.intermediate_size,
-            n_layers: text.num_hidden_layers,
-            n_q_heads: text.num_attention_heads,
-            n_kv_heads: text.num_key_value_heads.unwrap_or(text.num_attention_heads),
-            head_dim: text.head_dim.unwrap_or(text.hidden_size / text.num_attention_heads.max(1)),
-            vocab_size: text.vocab_size,
-            rms_norm_eps: text.rms_norm_eps.unwrap_or(1e-6) as f32,
-            rope_theta,
-            qkv_bias: false,
-            qk_norm: false,
-            tied: config.tie_word_embeddings.or(text.tie_word_embeddings).unwrap_or(false),
-            // Mistral's params.json says 32768 where config.json says 131072: the smaller one is what was trained.
-            max_positions: text.max_position_embeddings.unwrap_or(32_768).min(32_768),
-        };
-        // transformers reshapes encoder frames to the feed-forward width, which is 4 × hidden for Whisper.
-        Self { projector_input: encoder.intermediate_size, downsample: DOWNSAMPLE, encoder, decoder }
-            .checked(path)
     }
-
-    /// Parses Mistral's `params.json`; `path` is for messages.
-    pub fn from_params_json(json: &[u8], path: &Path) -> Result<Self, ConfigError> {
-        let params: Params = parse(json, path)?;
-        let whisper = params.multimodal.and_then(|m| m.whisper_model_args);
-        let Some(WhisperArgs { encoder_args: args, downsample_args }) = whisper else {
-            let what = "a text-only Mistral checkpoint (no multimodal.whisper_model_args)".into();
-            return Err(ConfigError::WrongModel { path: path.into(), what, hint: USE_2507 });
-        };
-        let encoding = args.audio_encoding_args;
-        let realtime = args.causal == Some(true)
-            || encoding.as_ref().is_some_and(|e| e.global_log_mel_max.is_some())
-            || params.rest.contains_key("ada_rms_norm_t_cond");
-        if realtime {
-            let what = REALTIME.into();
-            return Err(ConfigError::WrongModel { path: path.into(), what, hint: USE_2507 });
-        }
-        let downsample = downsample_args.map_or(DOWNSAMPLE, |d| d.downsample_factor);
-        let encoder = EncoderConfig {
-            hidden_size: args.dim,
-            n_layers: args.n_layers,
-            n_heads: args.n_heads,
-            head_dim: args.head_dim.unwrap_or(args.dim / args.n_heads.max(1)),
-            intermediate_size: args.hidden_dim,
-            n_mels: encoding.and_then(|e| e.num_mel_bins).unwrap_or(128),
-            max_positions: args.max_source_positions.unwrap_or(1500),
-        };
-        let decoder = DecoderConfig {
-            hidden_size: params.dim,
-            intermediate_size: params.hidden_dim,
-            n_layers: params.n_layers,
-            n_q_heads: params.n_heads,
-            n_kv_heads: params.n_kv_heads,
-            head_dim: params.head_dim,
-            vocab_size: params.vocab_size,
-            rms_norm_eps: params.norm_eps.unwrap_or(1e-5) as f32,
-            rope_theta: params.rope_theta.ok_or_else(|| missing(path, "rope_theta"))?,
-            tied: params.tied_embeddings.unwrap_or(false),
-            qkv_bias: false,
-            qk_norm: false,
-            max_positions: params
-                .max_position_embeddings
-                .or(params.max_seq_len)
-                .unwrap_or(32_768)
-                .min(32_768),
-        };
-        Self { projector_input: encoder.hidden_size * downsample, downsample, encoder, decoder }.checked(path)
+    if !d.n_q_heads.is_multiple_of(d.n_kv_heads) {
+        return bad(format!("{} query heads cannot share {} KV heads evenly", d.n_q_heads, d.n_kv_heads));
     }
-
-    /// The configuration of a public release by its hub name (model cards and `config.json` of July 2025), for planning
-    /// without a download.
-    pub fn released(name: &str) -> Option<Self> {
-        let (hidden_size, intermediate_size, n_layers) = match name {
-            "mistralai/Voxtral-Mini-3B-2507" => (3072, 8192, 30),
-            "mistralai/Voxtral-Small-24B-2507" => (5120, 32_768, 40),
-            _ => return None,
-        };
-        let encoder = EncoderConfig {
-            hidden_size: 1280,
-            n_layers: 32,
-            n_heads: 20,
-            head_dim: 64,
-            intermediate_size: 5120,
-            n_mels: 128,
-            max_positions: 1500,
-        };
-        let decoder = DecoderConfig {
-            hidden_size,
-            intermediate_size,
-            n_layers,
-            n_q_heads: 32,
-            n_kv_heads: 8,
-            head_dim: 128,
-            vocab_size: 131_072,
-            rms_norm_eps: 1e-5,
-            rope_theta: 1e8,
-            tied: false,
-            qkv_bias: false,
-            qk_norm: false,
-            max_positions: 32_768,
-        };
-        Some(Self { projector_input: 5120, downsample: DOWNSAMPLE, encoder, decoder })
+    if !d.head_dim.is_multiple_of(2) {
+        return bad(format!("head_dim {} is odd; rotary embedding needs pairs", d.head_dim));
     }
-
-    /// Audio tokens of one 30 s chunk, 375.
-    pub fn tokens_per_chunk(&self) -> usize {
-        self.encoder.max_positions / self.downsample
+    if e.n_mels != 128 {
+        return bad(format!("{} mel bins; the families here have 128", e.n_mels));
     }
-
-    /// The invariants that the rest of the crate relies on, so that no later step can divide by zero or overflow.
-    fn checked(self, path: &Path) -> Result<Self, ConfigError> {
-        /// No speech LLM comes near this in any dimension; products of three stay within 64 bits.
-        const MAX: usize = 1 << 20;
-        let bad = |reason: String| Err(ConfigError::Inconsistent { path: path.into(), reason });
-        let (e, d) = (&self.encoder, &self.decoder);
-        for (name, value) in [
-            ("encoder hidden_size", e.hidden_size),
-            ("encoder layers", e.n_layers),
-            ("encoder heads", e.n_heads),
-            ("encoder head_dim", e.head_dim),
-            ("encoder intermediate_size", e.intermediate_size),
-            ("mel bins", e.n_mels),
-            ("encoder positions", e.max_positions),
-            ("hidden_size", d.hidden_size),
-            ("intermediate_size", d.intermediate_size),
-            ("layers", d.n_layers),
-            ("query heads", d.n_q_heads),
-            ("KV heads", d.n_kv_heads),
-            ("head_dim", d.head_dim),
-            ("vocab_size", d.vocab_size),
-            ("downsample factor", self.downsample),
-        ] {
-            if value == 0 || value > MAX {
-                return bad(format!("{name} is {value}; it must be 1 to {MAX}"));
-            }
-        }
-        if d.n_q_heads % d.n_kv_heads != 0 {
-            return bad(format!("{} query heads cannot share {} KV heads evenly", d.n_q_heads, d.n_kv_heads));
-        }
-        if d.head_dim % 2 != 0 {
-            return bad(format!("head_dim {} is odd; rotary embedding needs pairs", d.head_dim));
-        }
-        if e.n_mels != 128 || e.max_positions != 1500 {
-            let (mels, positions) = (e.n_mels, e.max_positions);
-            return bad(format!(
-                "{mels} mel bins and {positions} encoder positions; Voxtral's are 128 and 1500"
-            ));
-        }
-        if e.n_layers.max(d.n_layers) > 1024 {
-            return bad(format!("{} layers; at most 1024 are supported", e.n_layers.max(d.n_layers)));
-        }
-        if e.n_heads * e.head_dim != e.hidden_size {
-            return bad(format!(
-                "encoder: {} heads × {} ≠ hidden size {}",
-                e.n_heads, e.head_dim, e.hidden_size
-            ));
-        }
-        if e.max_positions * e.hidden_size % self.projector_input != 0
-            || self.projector_input != e.hidden_size * self.downsample
-        {
-            return bad(format!(
-                "projector input {} is not {} encoder frames of {}",
-                self.projector_input, self.downsample, e.hidden_size
-            ));
-        }
-        if e.max_positions % self.downsample != 0 {
-            return bad(format!(
-                "{} encoder frames are not a multiple of {}",
-                e.max_positions, self.downsample
-            ));
-        }
-        let sound =
-            d.rope_theta.is_finite() && d.rope_theta > 1.0 && d.rms_norm_eps > 0.0 && d.rms_norm_eps < 0.01;
-        if !sound {
-            return bad("rope_theta must be above 1 and rms_norm_eps between 0 and 0.01".into());
-        }
-        Ok(self)
+    if e.n_layers.max(d.n_layers) > 1024 {
+        return bad(format!("{} layers; at most 1024 are supported", e.n_layers.max(d.n_layers)));
     }
+    if e.n_heads * e.head_dim != e.hidden_size || !e.hidden_size.is_multiple_of(2) {
+        let (heads, hd, d) = (e.n_heads, e.head_dim, e.hidden_size);
+        return bad(format!(
+            "encoder: {heads} heads × {hd} for a hidden size of {d}, which must be their even product"
+        ));
+    }
+    let sound =
+        d.rope_theta.is_finite() && d.rope_theta > 1.0 && d.rms_norm_eps > 0.0 && d.rms_norm_eps < 0.01;
+    if !sound {
+        return bad("rope_theta must be above 1 and rms_norm_eps between 0 and 0.01".into());
+    }
+    Ok(())
 }
 
-fn parse<'a, T: Deserialize<'a>>(json: &'a [u8], path: &Path) -> Result<T, ConfigError> {
+/// A limit that a checkpoint may state for itself.
+#[derive(Deserialize)]
+struct Limits {
+    max_audio_seconds: Option<f64>,
+}
+
+/// Longest recording of one pass in seconds: the file's own `max_audio_seconds` (our small models carry it), otherwise
+/// what the family's releases are documented to take.
+pub(crate) fn max_audio_seconds(json: &[u8], family: f64, path: &Path) -> Result<f64, ConfigError> {
+    let limits: Limits = parse(json, path)?;
+    let seconds = limits.max_audio_seconds.unwrap_or(family);
+    if (1.0..1e6).contains(&seconds) {
+        return Ok(seconds);
+    }
+    Err(ConfigError::Malformed { path: path.into(), reason: format!("max_audio_seconds is {seconds}") })
+}
+
+pub(crate) fn parse<'a, T: Deserialize<'a>>(json: &'a [u8], path: &Path) -> Result<T, ConfigError> {
     serde_json::from_slice(json)
         .map_err(|e| ConfigError::Malformed { path: path.into(), reason: e.to_string() })
 }
 
-fn missing(path: &Path, field: &'static str) -> ConfigError {
+pub(crate) fn missing(path: &Path, field: &'static str) -> ConfigError {
     ConfigError::Missing { path: path.into(), field }
 }
 
-#[cfg(test)]
-mod tests {
-    use super::*;
+/// `audio_config` of Qwen's models, in the names that the encoder's own class has.
+#[derive(Deserialize)]
+pub(crate) struct HfAudioTower {
+    d_model: usize,
+    encoder_layers: usize,
+    encoder_attention_heads: usize,
+    encoder_ffn_dim: usize,
+    num_mel_bins: Option<usize>,
+    activation_function: Option<String>,
+    scale_embedding: Option<bool>,
+}
 
-    const SMALL: &str = r#"{"architectures":["VoxtralForConditionalGeneration"],"model_type":"voxtral","audio_token_id":24,
-        "hidden_size":5120,"vocab_size":131072,"projector_hidden_act":"gelu","torch_dtype":"bfloat16",
-        "audio_config":{"model_type":"voxtral_encoder","hidden_size":1280,"intermediate_size":5120,"num_hidden_layers":32,
-            "num_attention_heads":20,"head_dim":64,"num_mel_bins":128,"max_source_positions":1500,"activation_function":"gelu"},
-        "text_config":{"model_type":"llama","hidden_size":5120,"intermediate_size":32768,"num_hidden_layers":40,
-            "num_attention_heads":32,"num_key_value_heads":8,"head_dim":128,"hidden_act":"silu","rms_norm_eps":1e-05,
-            "rope_theta":100000000.0,"rope_scaling":null,"sliding_window":null,"attention_bias":false,
-            "max_position_embeddings":131072,"vocab_size":131072}}"#;
-
-    fn hf(json: &str) -> Result<VoxtralConfig, ConfigError> {
-        VoxtralConfig::from_hf_json(json.as_bytes(), Path::new("config.json"))
-    }
-
-    #[test]
-    fn both_spellings_of_rope_theta_give_the_same_configuration() {
-        let old = hf(SMALL).unwrap();
-        assert_eq!((old.decoder.head_dim, old.decoder.rope_theta, old.decoder.tied), (128, 1e8, false));
-        assert_eq!((old.tokens_per_chunk(), old.decoder.max_positions), (375, 32_768));
-        let new = SMALL
-            .replace(
-                r#""rope_theta":100000000.0"#,
-                r#""rope_parameters":{"rope_theta":1e8,"rope_type":"default"}"#,
-            )
-            .replace("torch_dtype", "dtype");
-        assert_eq!(hf(&new).unwrap(), old);
-        assert_eq!(VoxtralConfig::released("mistralai/Voxtral-Small-24B-2507").unwrap(), old);
-    }
-
-    #[test]
-    fn params_json_gives_the_same_configuration() {
-        let params = br#"{"dim":5120,"n_layers":40,"head_dim":128,"hidden_dim":32768,"n_heads":32,"n_kv_heads":8,
-            "rope_theta":1e8,"norm_eps":1e-5,"vocab_size":131072,"max_position_embeddings":32768,"multimodal":{
-            "whisper_model_args":{"encoder_args":{"dim":1280,"n_layers":32,"head_dim":64,"hidden_dim":5120,"n_heads":20,
-            "vocab_size":51866,"max_source_positions":1500,"audio_encoding_args":{"sampling_rate":16000,"num_mel_bins":128,
-            "hop_length":160,"window_size":400}},"downsample_args":{"downsample_factor":4}}}}"#;
-        assert_eq!(
-            VoxtralConfig::from_params_json(params, Path::new("params.json")).unwrap(),
-            hf(SMALL).unwrap()
-        );
-        let realtime =
-            std::str::from_utf8(params).unwrap().replace(r#""dim":1280"#, r#""causal":true,"dim":1280"#);
-        let error =
-            VoxtralConfig::from_params_json(realtime.as_bytes(), Path::new("params.json")).unwrap_err();
-        assert!(error.to_string().contains("Realtime"), "{error}");
-    }
-
-    #[test]
-    fn other_models_and_broken_sizes_are_named() {
-        for (from, to, says) in [
-            (r#""model_type":"voxtral","#, r#""model_type":"voxtral_realtime","#, "Realtime"),
-            (r#""model_type":"voxtral","#, r#""model_type":"whisper","#, "'whisper'"),
-            (r#""num_key_value_heads":8"#, r#""num_key_value_heads":5"#, "evenly"),
-            (r#""num_key_value_heads":8"#, r#""num_key_value_heads":0"#, "KV heads is 0"),
-            (r#""head_dim":128"#, r#""head_dim":127"#, "odd"),
-            (r#""hidden_size":1280"#, r#""hidden_size":9999999999"#, "must be 1 to"),
-            (r#""num_mel_bins":128"#, r#""num_mel_bins":80"#, "80 mel bins"),
-            (r#""max_source_positions":1500"#, r#""max_source_positions":3000"#, "3000 encoder positions"),
-            (r#""num_hidden_layers":40"#, r#""num_hidden_layers":1048576"#, "at most 1024"),
-            (r#""hidden_act":"silu""#, r#""hidden_act":"relu""#, "'relu'"),
-            (r#""sliding_window":null"#, r#""sliding_window":4096"#, "sliding_window"),
-            (r#""rope_scaling":null"#, r#""rope_scaling":{"rope_type":"yarn"}"#, "yarn"),
-            (r#""vocab_size":131072}"#, r#""vocab_size":-1}"#, "not a model configuration"),
-        ] {
-            let error = hf(&SMALL.replace(from, to)).unwrap_err().to_string();
-            assert!(error.contains(says) && error.contains("config.json"), "{error}");
+impl HfAudioTower {
+    /// The encoder's layers; `max_positions` are the rows of its table of positions.
+    pub fn encoder(&self, max_positions: usize, path: &Path) -> Result<EncoderConfig, ConfigError> {
+        check_activation("audio_config.activation_function", &self.activation_function, "gelu", path)?;
+        if self.scale_embedding == Some(true) {
+            let reason = "audio_config.scale_embedding is set; the family's encoders do not scale".into();
+            return Err(ConfigError::Inconsistent { path: path.into(), reason });
         }
-        assert!(hf("{").is_err());
+        Ok(EncoderConfig {
+            hidden_size: self.d_model,
+            n_layers: self.encoder_layers,
+            n_heads: self.encoder_attention_heads,
+            head_dim: self.d_model / self.encoder_attention_heads.max(1),
+            intermediate_size: self.encoder_ffn_dim,
+            n_mels: self.num_mel_bins.unwrap_or(128),
+            max_positions,
+        })
     }
 }

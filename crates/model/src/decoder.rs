@@ -15,8 +15,8 @@ use wnw_kv::{KvShape, KvStore, LayerView, Policy, PromptRows};
 use crate::checkpoint::Checkpoint;
 use crate::config::DecoderConfig;
 use crate::linear::{Linear, RowTable, WeightDtype, to_f32};
+use crate::model::ModelError;
 use crate::prompt::Prompt;
-use crate::voxtral::ModelError;
 
 /// Rows of the prompt that go through a layer together.
 const BLOCK: usize = 256;

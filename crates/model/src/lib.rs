@@ -1,23 +1,31 @@
-//! Speech LLMs of the Voxtral family: configuration, checkpoint, tokenizer, prompt, encoder and decoder.
+//! Speech LLMs: configuration, checkpoint, tokenizer, prompt, encoder and decoder.
 //!
-//! [`ModelFiles::open`] finds and checks a checkpoint in any of its layouts, [`ModelFiles::load`] makes a [`Voxtral`]
-//! of it. Weights stay where they lie, in a memory-mapped file, unless another type is asked for. The numbers follow
-//! transformers 5.24 (`modeling_voxtral.py`, `modeling_llama.py`), against which `tests/parity.rs` holds them.
+//! [`ModelFiles::open`] recognises a checkpoint's family ([`families`]) and checks it in any of its layouts,
+//! [`ModelFiles::load`] makes a [`SpeechModel`] of it. Weights stay where they lie, in a memory-mapped file, unless another
+//! type is asked for. The numbers follow transformers 5.24, against which `tests/parity.rs` and `tests/qwen.rs` hold them.
 
+mod answer;
+mod bpe;
+pub mod byte_level;
+mod chatml;
 pub mod checkpoint;
 pub mod config;
 mod decoder;
-mod encoder;
+pub mod families;
 mod fingerprint;
 pub mod hub;
 mod linear;
+mod model;
 mod plan;
 pub mod prompt;
 pub mod tekken;
-mod voxtral;
+pub mod tokenizer;
+mod whisper;
 
+pub use answer::AnswerReader;
 pub use decoder::{Decoder, PrefillProgress, StepBuffers};
-pub use encoder::AudioEncoder;
+pub use families::{AudioEncoder, Family};
 pub use linear::{WeightDtype, WeightError};
+pub use model::{EmbeddedModel, LoadOptions, ModelError, ModelFiles, SpeechModel, TokenizerSource};
 pub use plan::MemoryPlan;
-pub use voxtral::{EmbeddedModel, LoadOptions, ModelError, ModelFiles, Voxtral};
+pub use tokenizer::Tokenizer;

@@ -3,7 +3,8 @@
 use serde::Serialize;
 use wnw_kv::KvDtype;
 
-use crate::config::VoxtralConfig;
+use crate::checkpoint::Naming;
+use crate::families::Family;
 use crate::linear::WeightDtype;
 
 /// Bytes that one window of a recording needs, by part.
@@ -44,28 +45,28 @@ const TEXT_POSITIONS: u64 = 64;
 impl MemoryPlan {
     /// The plan for one window of `seconds`, with `max_new_tokens` for the answer.
     pub fn new(
-        config: &VoxtralConfig,
+        family: &dyn Family,
         dtype: WeightDtype,
         kv_dtype: KvDtype,
         seconds: f64,
         max_new_tokens: u64,
     ) -> Self {
-        let (e, d) = (&config.encoder, &config.decoder);
-        let chunks = (seconds / 30.0).ceil().max(1.0) as u64;
-        let prompt = chunks * config.tokens_per_chunk() as u64 + TEXT_POSITIONS;
+        let d = family.decoder();
+        let prompt = audio_tokens(family, seconds) + TEXT_POSITIONS;
         let positions = (prompt + max_new_tokens).min(d.max_positions as u64).max(prompt);
 
         // What `ModelFiles::load_parts` chooses for a bf16 checkpoint.
         let encoder_dtype = if dtype == WeightDtype::F32 { WeightDtype::F32 } else { WeightDtype::Bf16 };
         let m = |dtype: WeightDtype, n: usize, k: usize| dtype.matrix_bytes(n, k);
-        let (w, i) = (e.hidden_size, e.intermediate_size);
-        let encoder_layer = 4 * m(encoder_dtype, w, w) + 2 * m(encoder_dtype, i, w);
-        let encoder_weights = e.n_layers as u64 * encoder_layer
-            + m(encoder_dtype, w, 3 * e.n_mels)
-            + m(encoder_dtype, w, 3 * w)
-            + m(encoder_dtype, d.hidden_size, config.projector_input)
-            + m(encoder_dtype, d.hidden_size, d.hidden_size)
-            + (e.max_positions * w * 4) as u64;
+        let tensors = family.encoder_tensors(Naming::HuggingFace);
+        // Biases, norms and the table of positions are held in f32.
+        let encoder_weights = tensors.iter().map(|(name, shape)| match shape[..] {
+            [n, ref k @ ..] if !k.is_empty() && !name.contains("positions") => {
+                m(encoder_dtype, n, k.iter().product())
+            }
+            _ => 4 * shape.iter().product::<usize>() as u64,
+        });
+        let encoder_weights = encoder_weights.sum();
 
         let (h, q, kv) = (d.hidden_size, d.n_q_heads * d.head_dim, d.n_kv_heads * d.head_dim);
         let decoder_layer =
@@ -74,9 +75,10 @@ impl MemoryPlan {
 
         let kv_bytes = positions * d.kv_shape().bytes_per_position(kv_dtype);
         let prefill = prompt * (h as u64 + 2 * kv as u64 + d.head_dim as u64) * 4;
-        let mel = chunks * 3000 * e.n_mels as u64 * 4;
-        let chunk = (e.max_positions * (7 * w + i) + 3 * 2 * e.max_positions * e.n_mels.max(w)) as u64 * 4;
-        let samples = (seconds * 16_000.0) as u64 * 4;
+        let samples = samples(seconds);
+        let mel = (family.features().frames(samples) * family.encoder().n_mels * 4) as u64;
+        let chunk = family.encoding_bytes(samples);
+        let samples = samples as u64 * 4;
         let embeddings = (d.vocab_size * h * 2) as u64;
         let weights = encoder_weights + decoder_weights + embeddings;
         Self {
@@ -99,10 +101,9 @@ impl MemoryPlan {
 impl MemoryPlan {
     /// The same when `r_gpu` of the audio's keys and values stay on the device, and the rest of `tidal` of the heads on the
     /// host, which here is memory too.
-    pub fn keeping(mut self, config: &VoxtralConfig, kv_dtype: KvDtype, r_gpu: f64, tidal: f64) -> Self {
-        let chunks = (self.seconds / 30.0).ceil().max(1.0) as u64;
-        let row = config.decoder.kv_shape().bytes_per_position(kv_dtype);
-        let audio = chunks * config.tokens_per_chunk() as u64 * row;
+    pub fn keeping(mut self, family: &dyn Family, kv_dtype: KvDtype, r_gpu: f64, tidal: f64) -> Self {
+        let row = family.decoder().kv_shape().bytes_per_position(kv_dtype);
+        let audio = audio_tokens(family, self.seconds) * row;
         let (full, part) = (self.kv, |share: f64| (audio as f64 * share).ceil() as u64);
         self.kv = full - audio + part(r_gpu);
         self.host_kv = part((1.0 - r_gpu) * tidal);
@@ -113,9 +114,18 @@ impl MemoryPlan {
     }
 }
 
+fn samples(seconds: f64) -> usize {
+    ((seconds * f64::from(wnw_audio::SAMPLE_RATE)).round() as usize).max(1)
+}
+
+fn audio_tokens(family: &dyn Family, seconds: f64) -> u64 {
+    family.audio_tokens(samples(seconds)) as u64
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::families::voxtral::VoxtralConfig;
     use std::path::Path;
 
     /// Figures of spec sheets: KV of Voxtral Mini is 122,880 bytes a position in bf16; decoder 3.21 G + 0.40 G weights.

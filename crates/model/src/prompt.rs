@@ -1,34 +1,95 @@
-//! Prompts in Voxtral's instruct format.
-//!
-//! Transcription is `<s> [INST] [BEGIN_AUDIO] [AUDIO]×375N [/INST] lang:xx [TRANSCRIBE]`; without a language the three
-//! or so tokens of `lang:xx` are left out and the model decides. Chat is `<s> [INST] part… [/INST]`, where an audio part
-//! is `[BEGIN_AUDIO] [AUDIO]×375N` and a text part its tokens, in the user's order.
+//! Tasks, and prompts: token ids with placeholders where audio embeddings go.
+
+use std::ops::Range;
 
 use thiserror::Error;
 use wnw_kv::PromptLayout;
 
-use crate::tekken::{Tekken, TekkenError};
-
-/// Languages of Voxtral, with the names that instructions use: the eight of the 2507 release's model card, and Arabic,
-/// which vLLM lists too.
-pub const LANGUAGES: [(&str, &str); 9] = [
-    ("en", "English"),
-    ("fr", "French"),
-    ("de", "German"),
-    ("es", "Spanish"),
-    ("it", "Italian"),
-    ("pt", "Portuguese"),
-    ("nl", "Dutch"),
-    ("hi", "Hindi"),
+/// Languages by ISO 639 code, with the names that instructions use: all that any family here is documented to know.
+pub const LANGUAGES: [(&str, &str); 30] = [
     ("ar", "Arabic"),
+    ("cs", "Czech"),
+    ("da", "Danish"),
+    ("de", "German"),
+    ("el", "Greek"),
+    ("en", "English"),
+    ("es", "Spanish"),
+    ("fa", "Persian"),
+    ("fi", "Finnish"),
+    ("fil", "Filipino"),
+    ("fr", "French"),
+    ("hi", "Hindi"),
+    ("hu", "Hungarian"),
+    ("id", "Indonesian"),
+    ("it", "Italian"),
+    ("ja", "Japanese"),
+    ("ko", "Korean"),
+    ("mk", "Macedonian"),
+    ("ms", "Malay"),
+    ("nl", "Dutch"),
+    ("pl", "Polish"),
+    ("pt", "Portuguese"),
+    ("ro", "Romanian"),
+    ("ru", "Russian"),
+    ("sv", "Swedish"),
+    ("th", "Thai"),
+    ("tr", "Turkish"),
+    ("vi", "Vietnamese"),
+    ("yue", "Cantonese"),
+    ("zh", "Chinese"),
 ];
 
 /// Why no prompt can be built.
 #[derive(Debug, Error, PartialEq, Eq)]
 pub enum PromptError {
     /// A code that is not in [`LANGUAGES`].
-    #[error("'{0}' is no language of Voxtral; use one of en, fr, de, es, it, pt, nl, hi, ar")]
-    Language(String),
+    #[error("'{0}' is no language that a model here knows; use one of {list}", list = codes(LANGUAGES.iter().map(|(c, _)| *c)))]
+    Unknown(String),
+    /// A language that the model was not trained for.
+    #[error("'{code}' is no language of {family}; use one of {known}")]
+    Language {
+        /// The code asked for.
+        code: String,
+        /// The model's family.
+        family: &'static str,
+        /// The codes that it knows.
+        known: String,
+    },
+    /// A task that the model was not trained for.
+    #[error("{family} {can}: it cannot {task}")]
+    Task {
+        /// The model's family.
+        family: &'static str,
+        /// What it does.
+        can: &'static str,
+        /// What it was asked for.
+        task: &'static str,
+    },
+    /// Context words for a model that has no place for them.
+    #[error("{0} takes no context words")]
+    Context(&'static str),
+}
+
+fn codes<'a>(codes: impl Iterator<Item = &'a str>) -> String {
+    codes.collect::<Vec<_>>().join(", ")
+}
+
+impl PromptError {
+    /// Checks that `code` is among the languages of a family.
+    pub(crate) fn check_language(code: &str, family: &'static str, known: &[&str]) -> Result<(), Self> {
+        if known.contains(&code) {
+            return Ok(());
+        }
+        Err(Self::Language { code: code.into(), family, known: codes(known.iter().copied()) })
+    }
+
+    /// Refuses context words, for a family that has no place for them.
+    pub(crate) fn check_context(task: &Task, family: &'static str) -> Result<(), Self> {
+        match task {
+            Task::Transcribe { context, .. } if !context.is_empty() => Err(Self::Context(family)),
+            _ => Ok(()),
+        }
+    }
 }
 
 /// What the model is asked to do with one recording.
@@ -36,8 +97,15 @@ pub enum PromptError {
 pub enum Task {
     /// Write down what is said, in the language given or in the one that the model hears.
     Transcribe {
-        /// ISO 639-1 code.
+        /// ISO 639 code.
         language: Option<String>,
+        /// Words that may come up, such as names; empty for none. Not every family has a place for them.
+        context: String,
+    },
+    /// Write down what is said in another language.
+    Translate {
+        /// ISO 639 code.
+        to: String,
     },
     /// Follow an instruction about the recording.
     Chat {
@@ -49,14 +117,30 @@ pub enum Task {
 impl Task {
     /// Transcription; the code is checked.
     pub fn transcribe(language: Option<&str>) -> Result<Self, PromptError> {
-        Ok(Self::Transcribe {
-            language: language.map(|l| language_name(l).map(|_| l.to_owned())).transpose()?,
-        })
+        let language = language.map(|l| language_name(l).map(|_| l.to_owned())).transpose()?;
+        Ok(Self::Transcribe { language, context: String::new() })
     }
 
-    /// Translation to a language, which Voxtral does on instruction.
+    /// Translation to a language; the code is checked.
     pub fn translate(to: &str) -> Result<Self, PromptError> {
-        Ok(Self::Chat { instruction: format!("Translate to {}.", language_name(to)?) })
+        language_name(to).map(|_| Self::Translate { to: to.to_owned() })
+    }
+
+    /// The same with words that may come up, if it is a transcription.
+    pub fn with_context(self, words: String) -> Self {
+        match self {
+            Self::Transcribe { language, .. } => Self::Transcribe { language, context: words },
+            other => other,
+        }
+    }
+
+    /// The language that the text will be in, when the task says it.
+    pub fn language(&self) -> Option<&str> {
+        match self {
+            Self::Transcribe { language, .. } => language.as_deref(),
+            Self::Translate { to } => Some(to),
+            Self::Chat { .. } => None,
+        }
     }
 }
 
@@ -66,7 +150,7 @@ pub fn language_name(code: &str) -> Result<&'static str, PromptError> {
         .iter()
         .find(|(c, _)| *c == code)
         .map(|(_, name)| *name)
-        .ok_or_else(|| PromptError::Language(code.to_owned()))
+        .ok_or_else(|| PromptError::Unknown(code.to_owned()))
 }
 
 /// One part of a user's message.
@@ -74,7 +158,7 @@ pub fn language_name(code: &str) -> Result<&'static str, PromptError> {
 pub enum Part {
     /// A recording of this many audio tokens.
     Audio {
-        /// Audio tokens, 375 per 30 s chunk.
+        /// Audio tokens.
         tokens: usize,
     },
     /// Text.
@@ -90,86 +174,18 @@ pub struct Prompt {
     pub layout: PromptLayout,
 }
 
-/// Ids of the control tokens that prompts use, resolved by name: the numbers differ between tokenizer versions.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct ControlTokens {
-    bos: u32,
-    /// End of the answer; the only stop token.
-    pub eos: u32,
-    inst: u32,
-    inst_end: u32,
-    audio: u32,
-    begin_audio: u32,
-    transcribe: u32,
-}
-
-impl ControlTokens {
-    /// Looks the tokens up; an absent one is an error that names it.
-    pub fn resolve(tokenizer: &Tekken) -> Result<Self, TekkenError> {
-        Ok(Self {
-            bos: tokenizer.require_special("<s>")?,
-            eos: tokenizer.require_special("</s>")?,
-            inst: tokenizer.require_special("[INST]")?,
-            inst_end: tokenizer.require_special("[/INST]")?,
-            audio: tokenizer.require_special("[AUDIO]")?,
-            begin_audio: tokenizer.require_special("[BEGIN_AUDIO]")?,
-            transcribe: tokenizer.require_special("[TRANSCRIBE]")?,
-        })
-    }
-
-    /// The prompt of `task` for a recording of `audio_tokens`; an error when its text cannot be encoded.
-    pub fn prompt(
-        &self,
-        tokenizer: &Tekken,
-        task: &Task,
-        audio_tokens: usize,
-    ) -> Result<Prompt, TekkenError> {
-        let audio = Part::Audio { tokens: audio_tokens };
-        match task {
-            Task::Transcribe { language } => {
-                let mut prompt = self.chat(tokenizer, &[audio])?;
-                if let Some(language) = language {
-                    // As one string: the tokenizer merges ':' with the letters of some languages.
-                    prompt.ids.extend(tokenizer.encode(&format!("lang:{language}"))?);
-                }
-                prompt.ids.push(self.transcribe);
-                Ok(prompt.with_layout())
-            }
-            Task::Chat { instruction } => self.chat(tokenizer, &[audio, Part::Text(instruction.clone())]),
-        }
-    }
-
-    /// A chat prompt of one user message; an error when a text of it cannot be encoded.
-    pub fn chat(&self, tokenizer: &Tekken, parts: &[Part]) -> Result<Prompt, TekkenError> {
-        let mut prompt = Prompt { ids: vec![self.bos, self.inst], layout: PromptLayout::default() };
-        let mut audio = Vec::new();
-        for part in parts {
-            match part {
-                Part::Audio { tokens } => {
-                    prompt.ids.push(self.begin_audio);
-                    let start = prompt.ids.len();
-                    prompt.ids.extend(std::iter::repeat_n(self.audio, *tokens));
-                    audio.push(start..start + tokens);
-                }
-                Part::Text(text) => prompt.ids.extend(tokenizer.encode(text)?),
-            }
-        }
-        prompt.ids.push(self.inst_end);
-        prompt.layout = layout(prompt.ids.len(), audio);
-        Ok(prompt)
-    }
-}
-
-/// A layout of stretches that were made in order.
-fn layout(len: usize, audio: Vec<std::ops::Range<usize>>) -> PromptLayout {
-    PromptLayout::new(len, audio).expect("stretches are made in order and inside the prompt")
-}
-
 impl Prompt {
+    /// A prompt whose `audio` stretches were made in order.
+    pub(crate) fn new(ids: Vec<u32>, audio: Vec<Range<usize>>) -> Self {
+        let layout =
+            PromptLayout::new(ids.len(), audio).expect("stretches are made in order and inside the prompt");
+        Self { ids, layout }
+    }
+
     /// The same prompt with a layout that covers tokens appended since.
-    fn with_layout(mut self) -> Self {
-        self.layout = layout(self.ids.len(), self.layout.audio().to_vec());
-        self
+    pub(crate) fn with_layout(self) -> Self {
+        let audio = self.layout.audio().to_vec();
+        Self::new(self.ids, audio)
     }
 }
 
@@ -179,8 +195,14 @@ mod tests {
 
     #[test]
     fn languages_are_checked() {
-        assert_eq!(Task::translate("fr").unwrap(), Task::Chat { instruction: "Translate to French.".into() });
-        assert_eq!(Task::transcribe(Some("xx")), Err(PromptError::Language("xx".into())));
-        assert_eq!(Task::transcribe(None).unwrap(), Task::Transcribe { language: None });
+        assert_eq!(Task::translate("fr"), Ok(Task::Translate { to: "fr".into() }));
+        assert_eq!(Task::transcribe(Some("xx")), Err(PromptError::Unknown("xx".into())));
+        assert_eq!(
+            Task::transcribe(None).unwrap(),
+            Task::Transcribe { language: None, context: String::new() }
+        );
+        assert!(LANGUAGES.is_sorted());
+        let error = PromptError::check_language("ja", "Voxtral", &["en", "fr"]).unwrap_err();
+        assert_eq!(error.to_string(), "'ja' is no language of Voxtral; use one of en, fr");
     }
 }

@@ -24,20 +24,19 @@
 //! # }
 //! ```
 
-mod bpe;
 mod error;
 mod file;
-mod stream;
 
 use std::collections::HashMap;
 use std::path::Path;
 
 use fancy_regex::Regex;
 
-use bpe::Ranks;
+use crate::bpe::{Merger, Ranks};
+use crate::tokenizer::{TextDecoder, Tokenizer, TokenizerError};
+
 pub use error::{TekkenError, TekkenProblem};
 pub use file::{AudioConfig, AudioUse, SpectrogramConfig, TranscriptionFormat};
-pub use stream::TextDecoder;
 
 /// A Tekken tokenizer.
 pub struct Tekken {
@@ -76,7 +75,7 @@ impl Tekken {
     /// does so on a million white spaces in a row.
     pub fn encode(&self, text: &str) -> Result<Vec<u32>, TekkenError> {
         let mut ids = Vec::with_capacity(text.len() / 3 + 1);
-        let mut merger = bpe::Merger::default();
+        let mut merger = Merger::default();
         let offset = self.specials.len() as u32;
         let mut piece = |piece: &str| merger.encode(&self.ranks, piece.as_bytes(), offset, &mut ids);
         let mut done = 0;
@@ -146,6 +145,28 @@ impl Tekken {
     /// What kind of model the file belongs to.
     pub fn audio_use(&self) -> AudioUse {
         self.audio.as_ref().map_or(AudioUse::None, AudioConfig::purpose)
+    }
+}
+
+impl Tokenizer for Tekken {
+    fn encode(&self, text: &str) -> Result<Vec<u32>, TokenizerError> {
+        Ok(self.encode(text)?)
+    }
+
+    fn token_bytes(&self, id: u32) -> Option<&[u8]> {
+        self.token_bytes(id)
+    }
+
+    fn special(&self, name: &str) -> Option<u32> {
+        self.special(name)
+    }
+
+    fn require_special(&self, name: &str) -> Result<u32, TokenizerError> {
+        Ok(self.require_special(name)?)
+    }
+
+    fn special_name(&self, id: u32) -> Option<&str> {
+        self.special_name(id)
     }
 }
 

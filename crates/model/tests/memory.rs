@@ -123,7 +123,7 @@ fn quantising_needs_the_result_and_one_layer() {
         drop(logits);
         let result = NOW.load(Relaxed) - before;
         let peak = PEAK.load(Relaxed) - before;
-        let plan = MemoryPlan::new(&files.config, dtype, KvDtype::Bf16, 30.0, 0);
+        let plan = MemoryPlan::new(files.family.as_ref(), dtype, KvDtype::Bf16, 30.0, 0);
         println!(
             "{dtype}: peak {peak}, result {result}, plan {}, one layer {}",
             plan.decoder_weights,

@@ -8,6 +8,7 @@ mod golden;
 use std::ops::ControlFlow;
 
 use golden::{AUDIO_ID, CASES, Case, FRAMES, MELS};
+use wnw_audio::Mel;
 use wnw_kv::policies::Full;
 use wnw_kv::{KvDtype, KvStore, PromptLayout, StoreOptions};
 use wnw_model::prompt::Prompt;
@@ -42,7 +43,8 @@ fn run(case: &Case, dtype: WeightDtype, kv_dtype: KvDtype) -> Outcome {
     let mel = case.mel();
     let mut states = Vec::new();
     for chunk in mel.chunks_exact(MELS * FRAMES) {
-        states.extend(encoder.encode(chunk, FRAMES, &mut || ControlFlow::Continue(())).unwrap());
+        let chunk = Mel { data: chunk.to_vec(), n_mels: MELS, n_frames: FRAMES };
+        states.extend(encoder.encode(&chunk, 0..FRAMES, &mut || ControlFlow::Continue(())).unwrap());
     }
     let audio = encoder.project(&states);
 
@@ -78,8 +80,7 @@ fn run(case: &Case, dtype: WeightDtype, kv_dtype: KvDtype) -> Outcome {
 }
 
 fn describe(case: &Case) -> String {
-    let config = ModelFiles::open(&case.dir).unwrap().config;
-    let d = &config.decoder;
+    let d = ModelFiles::open(&case.dir).unwrap().decoder;
     format!(
         "{:<17} h {:>3}, {:>2} q / {} kv × {:>2}, {} chunk{}, {:<6}",
         case.name,

@@ -4,8 +4,11 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
-use wnw_model::prompt::{ControlTokens, Part, Task};
-use wnw_model::tekken::{AudioUse, Tekken, TekkenError, TekkenProblem, TextDecoder};
+use wnw_model::families::Dialogue;
+use wnw_model::families::voxtral::ControlTokens;
+use wnw_model::prompt::{Part, Task};
+use wnw_model::tekken::{AudioUse, Tekken, TekkenError, TekkenProblem};
+use wnw_model::tokenizer::TextDecoder;
 
 fn data(file: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/data/tekken").join(file)

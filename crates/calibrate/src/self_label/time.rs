@@ -2,7 +2,7 @@
 
 use wnw_engine::times::{self, AttentionTrace, TimeOptions};
 use wnw_kv::{HeadSelection, LayerView, Policy, PromptLayout};
-use wnw_model::tekken::Tekken;
+use wnw_model::Tokenizer;
 
 use crate::alignment::AlignedWord;
 use crate::mapping::{TokenTime, token_times};
@@ -12,7 +12,7 @@ use crate::voice::top_positions;
 /// When each token of an answer is said, from a trace of the attention while it was written; `step` is the length of an
 /// audio position and `seconds` that of the recording. None for a token whose word has no attention near the path.
 pub fn attention_times(
-    tokenizer: &Tekken,
+    tokenizer: &dyn Tokenizer,
     answer: &[u32],
     trace: &AttentionTrace,
     step: f64,
@@ -68,6 +68,7 @@ impl Policy for TimeProbe {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use wnw_model::tekken::Tekken;
 
     #[test]
     fn only_supported_words_have_times() {

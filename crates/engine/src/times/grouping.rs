@@ -8,7 +8,7 @@
 //!   such character (white space, the first bytes of a character) belong to the word that comes next.
 //! - A word in which no token begins has the times of the token that its first character is from.
 
-use wnw_model::tekken::{Tekken, TextDecoder};
+use wnw_model::tokenizer::{TextDecoder, Tokenizer};
 
 use super::script::{follows, is_punctuation, is_unspaced, opens, precedes};
 
@@ -25,7 +25,7 @@ pub(super) struct Group {
 }
 
 /// The text that each token completes; together the text of the whole.
-pub(super) fn pieces(tokens: &[u32], tokenizer: &Tekken) -> Vec<String> {
+pub(super) fn pieces(tokens: &[u32], tokenizer: &dyn Tokenizer) -> Vec<String> {
     let mut decoder = TextDecoder::new(tokenizer);
     let mut pieces: Vec<String> = tokens.iter().map(|&token| decoder.push(token)).collect();
     if let Some(last) = pieces.last_mut() {
@@ -167,6 +167,7 @@ fn assign_tokens(letters: &[Letter], n_tokens: usize, words: &[Stretch], groups:
 mod tests {
     use super::*;
     use proptest::prelude::*;
+    use wnw_model::tekken::Tekken;
 
     fn grouped(pieces: &[&str]) -> Vec<(String, Vec<usize>)> {
         let pieces: Vec<String> = pieces.iter().map(ToString::to_string).collect();

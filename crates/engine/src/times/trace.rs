@@ -110,6 +110,18 @@ impl AttentionTrace {
         self.masses.push(0.0);
     }
 
+    /// The trace of the tokens from number `first` on.
+    pub fn since(&self, first: usize) -> Self {
+        let mut trace = Self::new();
+        for token in first..self.len() {
+            let (positions, weights) = self.entry(token);
+            trace.positions.extend_from_slice(positions);
+            trace.weights.extend_from_slice(weights);
+            trace.close(f64::from(self.mass(token)));
+        }
+        trace
+    }
+
     /// Number of tokens.
     pub fn len(&self) -> usize {
         self.masses.len()

@@ -6,12 +6,16 @@ use std::path::Path;
 use serde::Deserialize;
 
 /// Small files, fetched first; the first that is damaged ends the matter early.
-const SMALL: [&str; 6] = [
+const SMALL: [&str; 10] = [
     "config.json",
     "params.json",
     "generation_config.json",
     "preprocessor_config.json",
     "tekken.json",
+    "tokenizer_config.json",
+    "merges.txt",
+    "vocab.json",
+    "tokenizer.json",
     "model.safetensors.index.json",
 ];
 
@@ -37,8 +41,9 @@ pub(super) fn needed<'a>(names: &[&'a str]) -> Result<Vec<&'a str>, &'static str
     } else {
         return Err("config.json or params.json");
     };
-    if !has("tekken.json") {
-        return Err("tekken.json");
+    let pair = has("vocab.json") && has("merges.txt");
+    if !(has("tekken.json") || has("tokenizer.json") || pair) {
+        return Err("a tokenizer (tekken.json, tokenizer.json, or vocab.json with merges.txt)");
     }
     let index_is_of_use = chosen.iter().any(|n| n.starts_with("model"));
     let small = SMALL.into_iter().filter(|n| index_is_of_use || !n.ends_with(".index.json"));
@@ -120,6 +125,9 @@ mod tests {
         assert!(
             needed(&["config.json", "tekken.json", "pytorch_model.bin"]).unwrap_err().contains("weights")
         );
-        assert_eq!(needed(&["config.json", "model.safetensors", "tokenizer.json"]), Err("tekken.json"));
+        let without = ["config.json", "model.safetensors", "vocab.json"];
+        assert!(needed(&without).unwrap_err().contains("tokenizer"));
+        let qwen = ["config.json", "model.safetensors", "vocab.json", "merges.txt", "spk_dict.pt"];
+        assert_eq!(needed(&qwen).unwrap(), ["config.json", "merges.txt", "vocab.json", "model.safetensors"]);
     }
 }

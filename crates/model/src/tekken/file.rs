@@ -9,8 +9,8 @@ use fancy_regex::Regex;
 use serde::Deserialize;
 use serde::de::IgnoredAny;
 
-use super::bpe::Ranks;
 use super::{Tekken, TekkenProblem};
+use crate::bpe::Ranks;
 
 /// Largest file read; the real ones have 15 to 20 MB.
 pub(super) const MAX_FILE_BYTES: u64 = 512 << 20;

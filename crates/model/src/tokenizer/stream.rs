@@ -1,6 +1,6 @@
 //! Token ids to text, one at a time.
 
-use super::Tekken;
+use super::Tokenizer;
 
 /// Turns token ids into text as they come.
 ///
@@ -8,19 +8,19 @@ use super::Tekken;
 /// longer become one are replaced by U+FFFD, and a special token, which stands between two texts, ends a character too.
 #[derive(Clone, Debug)]
 pub struct TextDecoder<'a> {
-    tokenizer: &'a Tekken,
+    tokenizer: &'a dyn Tokenizer,
     keep_specials: bool,
     /// The beginning of a character, at most three bytes.
     held: Vec<u8>,
 }
 
 impl<'a> TextDecoder<'a> {
-    /// A decoder that leaves special tokens out.
-    pub fn new(tokenizer: &'a Tekken) -> Self {
+    /// A decoder that leaves control tokens out.
+    pub fn new(tokenizer: &'a dyn Tokenizer) -> Self {
         Self { tokenizer, keep_specials: false, held: Vec::new() }
     }
 
-    /// Writes special tokens as their names if `keep` is set.
+    /// Writes control tokens as their names if `keep` is set.
     pub fn keep_specials(mut self, keep: bool) -> Self {
         self.keep_specials = keep;
         self

@@ -1,11 +1,23 @@
-//! Byte-pair merging by rank.
+//! Byte-pair merging: again and again, the neighbouring parts of a piece whose union comes first in an order become one.
 
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, HashMap};
 
-/// The ordinary tokens: bytes to rank and back.
+/// The order of the merges.
+pub(crate) trait Merges {
+    /// The token that a whole piece is without any merging.
+    fn whole(&self, piece: &[u8]) -> Option<u32>;
+
+    /// When the parts `start..mid` and `mid..end` of a piece become one, lowest first; none if they do not.
+    fn priority(&self, piece: &[u8], start: usize, mid: usize, end: usize) -> Option<u32>;
+
+    /// The token of a part.
+    fn id(&self, part: &[u8]) -> Option<u32>;
+}
+
+/// Tokens whose rank is their number and the order of the merges too: bytes to rank and back.
 #[derive(Default)]
-pub(super) struct Ranks {
+pub(crate) struct Ranks {
     by_bytes: HashMap<Box<[u8]>, u32>,
     /// The tokens' bytes one after another, and where each ends.
     bytes: Vec<u8>,
@@ -52,11 +64,26 @@ impl Ranks {
     }
 }
 
-/// Two neighbouring parts, `start..mid` and `mid..end`, whose union is the token `rank`. Ordered as they are merged: by
-/// rank, and the leftmost first.
+impl Merges for Ranks {
+    /// A piece that is a token is that token, even if merging would not lead there.
+    fn whole(&self, piece: &[u8]) -> Option<u32> {
+        self.rank(piece)
+    }
+
+    fn priority(&self, piece: &[u8], start: usize, _mid: usize, end: usize) -> Option<u32> {
+        self.rank(&piece[start..end])
+    }
+
+    fn id(&self, part: &[u8]) -> Option<u32> {
+        self.rank(part)
+    }
+}
+
+/// Two neighbouring parts, `start..mid` and `mid..end`, that can be merged. Ordered as they are: by priority, and the
+/// leftmost first.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 struct Pair {
-    rank: u32,
+    priority: u32,
     start: usize,
     mid: usize,
     end: usize,
@@ -67,7 +94,7 @@ struct Pair {
 /// The parts of a piece are a linked list and the mergeable pairs a heap, so a piece of n bytes takes
 /// O(n log n), however long it is: a megabyte of one letter is a legal input.
 #[derive(Default)]
-pub(super) struct Merger {
+pub(crate) struct Merger {
     /// End of the part that starts at an index; 0 if none starts there.
     ends: Vec<usize>,
     /// Start of the part before the one that starts at an index.
@@ -76,14 +103,13 @@ pub(super) struct Merger {
 }
 
 impl Merger {
-    /// Appends the ids of a piece: ranks plus `offset`.
-    pub fn encode(&mut self, ranks: &Ranks, piece: &[u8], offset: u32, ids: &mut Vec<u32>) {
+    /// Appends the tokens of a piece, plus `offset`.
+    pub fn encode(&mut self, merges: &impl Merges, piece: &[u8], offset: u32, ids: &mut Vec<u32>) {
         if piece.is_empty() {
             return;
         }
-        // A piece that is a token is that token, even if merging would not lead there.
-        if let Some(rank) = ranks.rank(piece) {
-            ids.push(rank + offset);
+        if let Some(id) = merges.whole(piece) {
+            ids.push(id + offset);
             return;
         }
         let n = piece.len();
@@ -92,7 +118,7 @@ impl Merger {
         self.before.clear();
         self.before.extend((0..n).map(|i| i.saturating_sub(1)));
         self.pairs.clear();
-        self.pairs.extend((1..n).filter_map(|mid| pair(ranks, piece, mid - 1, mid, mid + 1)).map(Reverse));
+        self.pairs.extend((1..n).filter_map(|mid| pair(merges, piece, mid - 1, mid, mid + 1)).map(Reverse));
 
         while let Some(Reverse(Pair { start, mid, end, .. })) = self.pairs.pop() {
             // One of the two has been merged with another neighbour since.
@@ -103,25 +129,25 @@ impl Merger {
             self.ends[mid] = 0;
             if end < n {
                 self.before[end] = start;
-                self.pairs.extend(pair(ranks, piece, start, end, self.ends[end]).map(Reverse));
+                self.pairs.extend(pair(merges, piece, start, end, self.ends[end]).map(Reverse));
             }
             if start > 0 {
-                self.pairs.extend(pair(ranks, piece, self.before[start], start, end).map(Reverse));
+                self.pairs.extend(pair(merges, piece, self.before[start], start, end).map(Reverse));
             }
         }
 
         let mut start = 0;
         while start < n {
             let end = self.ends[start];
-            // Parts are single bytes or unions that were looked up, so each has a rank.
-            ids.extend(ranks.rank(&piece[start..end]).map(|rank| rank + offset));
+            // Parts are single bytes or unions that were looked up, so each is a token.
+            ids.extend(merges.id(&piece[start..end]).map(|id| id + offset));
             start = end;
         }
     }
 }
 
-fn pair(ranks: &Ranks, piece: &[u8], start: usize, mid: usize, end: usize) -> Option<Pair> {
-    ranks.rank(&piece[start..end]).map(|rank| Pair { rank, start, mid, end })
+fn pair(merges: &impl Merges, piece: &[u8], start: usize, mid: usize, end: usize) -> Option<Pair> {
+    merges.priority(piece, start, mid, end).map(|priority| Pair { priority, start, mid, end })
 }
 
 #[cfg(test)]
