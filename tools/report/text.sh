@@ -141,7 +141,9 @@ resident, so more recalled rows show in its time; the full cache's row says what
 
 ## Heads and tide
 
-![Head map](report/heads.svg)\n\n![Tide](report/tide.svg)
+![Head map](report/heads.svg)
+
+![Tide](report/tide.svg)
 EOF
 if [ $quick = no ]; then
   cat <<EOF

@@ -59,6 +59,7 @@ def main():
     a.add_argument("--tasks", default="en,fr,en2fr")
     a.add_argument("--count", type=int, default=20, help="recordings of each task")
     a.add_argument("--extra", default="", help="more flags for every WnW run")
+    a.add_argument("--recovery", action="store_true", help="begin again where the model loses its place: measures the program; without it, the method")
     a.add_argument("--work", type=Path, default=Path("/tmp/wnw-budgets"))
     a.add_argument("--jobs", type=int, default=1)
     a = a.parse_args()
@@ -73,7 +74,7 @@ def main():
         out = a.work / f"{name.replace(' ', '-')}-{task}.json"
         if not out.exists():
             files = sorted(a.heldout.glob(f"{task}-*.flac"))[: a.count]
-            command = [a.wnw, "--threads", "1", "transcribe", "-q", "--timings", "--format", "json", "--model", a.model, *TASKS[task], *flags, *files]
+            command = [a.wnw, "--threads", "1", "transcribe", "-q", "--timings", "--format", "json", "--model", a.model, *TASKS[task], *flags, *([] if a.recovery else ["--no-recovery"]), *files]
             # exit code 1 says that some recording failed; its error stands in the JSON
             result = subprocess.run([str(c) for c in command], stdout=subprocess.PIPE, check=False)
             if result.returncode not in (0, 1):

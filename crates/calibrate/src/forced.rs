@@ -1,9 +1,10 @@
 //! A prompt with its answer behind it, for teacher-forced passes.
 
-use std::ops::Range;
+use std::ops::{ControlFlow, Range};
 
-use wnw_kv::PromptLayout;
-use wnw_model::prompt::Prompt;
+use wnw_kv::{KvDtype, KvStore, Policy, PromptLayout, StoreOptions};
+use wnw_model::prompt::{Prompt, Task};
+use wnw_model::{ModelError, SpeechModel};
 
 use crate::CalibrateError;
 
@@ -36,6 +37,45 @@ impl ForcedAnswer {
         let len = self.sequence.ids.len();
         len - self.targets.len()..len
     }
+}
+
+/// Runs prompt and `answer` through the model once, layer by layer, and gives back the probe that saw them. `probe` makes
+/// it from the prompt and the positions of the queries that predict the answer's tokens (the end of sequence left out).
+/// `samples` are 16 kHz mono, no longer than the model takes in one pass.
+///
+/// `progress` is told the share that is done, 0 to 1; when it breaks, [`CalibrateError::Cancelled`].
+pub(crate) fn observe<P: Policy>(
+    model: &SpeechModel,
+    samples: &[f32],
+    task: &Task,
+    answer: &[u32],
+    probe: impl FnOnce(&Prompt, Range<usize>) -> Result<P, CalibrateError>,
+    progress: &mut dyn FnMut(f64) -> ControlFlow<()>,
+) -> Result<P, CalibrateError> {
+    let decoder = model.decoder();
+    let prompt = model.prompt(task, samples.len())?;
+    let forced = ForcedAnswer::new(&prompt, answer, model.eos())?;
+    let (positions, max) = (forced.sequence.ids.len(), decoder.config().max_positions);
+    if positions > max {
+        return Err(ModelError::TooLong { positions, max }.into());
+    }
+    let cancelled = |error: ModelError| match error {
+        ModelError::Cancelled => CalibrateError::Cancelled,
+        other => other.into(),
+    };
+    let share = |done: usize, all: usize| done as f64 / all.max(1) as f64;
+    let audio = model.embed_audio(samples, &mut |done, all| progress(0.4 * share(done, all)));
+    let x = decoder.embed_prompt(&forced.sequence, &audio.map_err(cancelled)?)?;
+    let queries = forced.queries();
+    let mut probe = probe(&prompt, queries.start..queries.end - 1)?;
+    let layout = forced.sequence.layout.clone();
+    // Probes keep no audio, and the type of the little text that stays has no effect on what they see.
+    let options = StoreOptions { dtype: KvDtype::Bf16, ..StoreOptions::default() };
+    let mut store = KvStore::new(decoder.kv_shape(), layout, &options);
+    decoder
+        .prefill(x, 1, &mut store, &mut probe, &mut |p| progress(0.4 + 0.6 * share(p.done, p.total)))
+        .map_err(cancelled)?;
+    Ok(probe)
 }
 
 #[cfg(test)]

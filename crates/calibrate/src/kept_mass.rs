@@ -10,12 +10,12 @@ use std::ops::{ControlFlow, Range};
 
 use rayon::prelude::*;
 use serde::Serialize;
-use wnw_kv::{HeadSelection, KvDtype, KvStore, LayerView, Policy, PromptLayout, StoreOptions};
-use wnw_model::prompt::Task;
-use wnw_model::{ModelError, SpeechModel};
+use wnw_kv::{HeadSelection, LayerView, Policy, PromptLayout};
+use wnw_model::SpeechModel;
+use wnw_model::prompt::{Prompt, Task};
 
 use crate::CalibrateError;
-use crate::forced::ForcedAnswer;
+use crate::forced::observe;
 
 /// Shares of audio attention, 0 to 1, summed over all layers and query heads as they are.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
@@ -58,30 +58,9 @@ pub fn measure(
     policies: &Policies<'_>,
     progress: &mut dyn FnMut(f64) -> ControlFlow<()>,
 ) -> Result<Vec<KeptMass>, CalibrateError> {
-    let decoder = model.decoder();
-    let prompt = model.prompt(task, samples.len())?;
-    let forced = ForcedAnswer::new(&prompt, answer, model.eos())?;
-    let (positions, max) = (forced.sequence.ids.len(), model.decoder().config().max_positions);
-    if positions > max {
-        return Err(ModelError::TooLong { positions, max }.into());
-    }
-    let cancelled = |error: ModelError| match error {
-        ModelError::Cancelled => CalibrateError::Cancelled,
-        other => other.into(),
-    };
-    let share = |done: usize, all: usize| done as f64 / all.max(1) as f64;
-    let audio = model.embed_audio(samples, &mut |done, all| progress(0.4 * share(done, all)));
-    let x = decoder.embed_prompt(&forced.sequence, &audio.map_err(cancelled)?)?;
-    let queries = forced.queries();
-    let mut probe =
-        Probe::new(queries.start..queries.end - 1, prompt.layout.clone(), policies(&prompt.layout)?);
-    let layout = forced.sequence.layout.clone();
-    let options = StoreOptions { dtype: KvDtype::Bf16, ..StoreOptions::default() };
-    let mut store = KvStore::new(decoder.kv_shape(), layout, &options);
-    decoder
-        .prefill(x, 1, &mut store, &mut probe, &mut |p| progress(0.4 + 0.6 * share(p.done, p.total)))
-        .map_err(cancelled)?;
-    Ok(probe.finish())
+    let probe =
+        |prompt: &Prompt, queries| Ok(Probe::new(queries, prompt.layout.clone(), policies(&prompt.layout)?));
+    Ok(observe(model, samples, task, answer, probe, progress)?.finish())
 }
 
 /// A method that asks others what they would keep, and keeps no audio itself.

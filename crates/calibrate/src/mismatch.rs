@@ -14,12 +14,12 @@ use std::str::FromStr;
 
 use rayon::prelude::*;
 use serde::{Serialize, Serializer};
-use wnw_kv::{HeadSelection, KvDtype, KvStore, LayerView, Policy, PromptLayout, StoreOptions};
-use wnw_model::prompt::Task;
-use wnw_model::{ModelError, SpeechModel};
+use wnw_kv::{HeadSelection, LayerView, Policy, PromptLayout};
+use wnw_model::SpeechModel;
+use wnw_model::prompt::{Prompt, Task};
 
 use crate::CalibrateError;
-use crate::forced::ForcedAnswer;
+use crate::forced::observe;
 
 /// Parts of the uniform grid.
 pub const GRID: usize = 200;
@@ -142,30 +142,8 @@ pub fn measure(
     tops: &[Top],
     progress: &mut dyn FnMut(f64) -> ControlFlow<()>,
 ) -> Result<Mismatch, CalibrateError> {
-    let decoder = model.decoder();
-    let prompt = model.prompt(task, samples.len())?;
-    let forced = ForcedAnswer::new(&prompt, answer, model.eos())?;
-    let (positions, max) = (forced.sequence.ids.len(), model.decoder().config().max_positions);
-    if positions > max {
-        return Err(ModelError::TooLong { positions, max }.into());
-    }
-    let cancelled = |error: ModelError| match error {
-        ModelError::Cancelled => CalibrateError::Cancelled,
-        other => other.into(),
-    };
-    let share = |done: usize, all: usize| done as f64 / all.max(1) as f64;
-    let audio = model.embed_audio(samples, &mut |done, all| progress(0.4 * share(done, all)));
-    let x = decoder.embed_prompt(&forced.sequence, &audio.map_err(cancelled)?)?;
-    let queries = forced.queries();
-    let mut probe = MismatchProbe::new(queries.start..queries.end - 1, prompt.layout.n_audio(), tops);
-    let layout = forced.sequence.layout.clone();
-    // The probe keeps no audio, and the type of the little text that stays has no effect on what it sees.
-    let options = StoreOptions { dtype: KvDtype::Bf16, ..StoreOptions::default() };
-    let mut store = KvStore::new(decoder.kv_shape(), layout, &options);
-    let prefilled =
-        decoder.prefill(x, 1, &mut store, &mut probe, &mut |p| progress(0.4 + 0.6 * share(p.done, p.total)));
-    prefilled.map_err(cancelled)?;
-    probe.finish()
+    let probe = |prompt: &Prompt, queries| Ok(MismatchProbe::new(queries, prompt.layout.n_audio(), tops));
+    observe(model, samples, task, answer, probe, progress)?.finish()
 }
 
 /// A method that compares attention while a forced sequence runs through the layers, and keeps no audio.

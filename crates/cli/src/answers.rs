@@ -51,9 +51,9 @@ pub fn each_answer(
             done += window.len();
         }
     }
-    let rest = windower.finish();
-    if !rest.is_empty() {
+    while let Some(rest) = windower.next_at_end() {
         answer(engine, request, input, bar, done, &rest, take)?;
+        done += rest.len();
     }
     for warning in audio.warnings() {
         bar.line(&format!("wnw: warning: {}: {warning}", input.name));

@@ -174,6 +174,10 @@ pub struct TranscribeArgs {
     /// Let a model that repeats itself run on.
     #[arg(long, help_heading = "Decoding")]
     pub no_repetition_guard: bool,
+    /// Take what the model writes even where it skips speech or repeats itself; otherwise, with a profile's anchor heads
+    /// to see it by, it begins again there (not with --task chat or --max-new-tokens).
+    #[arg(long, help_heading = "Decoding")]
+    pub no_recovery: bool,
     /// Sample instead of taking the most likely token; 0 is greedy.
     #[arg(long, value_name = "T", default_value_t = 0.0, value_parser = parse_temperature, help_heading = "Decoding")]
     pub temperature: f64,

@@ -27,7 +27,7 @@ pub enum CliError {
     /// Fetching the model, in the hub's words and with what to do.
     #[error("{0}")]
     Hub(String),
-    /// A data set that is not whole, or cannot be made.
+    /// Recordings that give no figure, or a data set that is not whole or cannot be made.
     #[error("{0}")]
     Data(String),
     /// A recording.

@@ -9,7 +9,7 @@ use std::time::Duration;
 use clap::{Args, Subcommand};
 use serde::Serialize;
 use wnw_calibrate::journal::{Run, fold_bytes};
-use wnw_engine::{GuardConfig, KvOptions, Request};
+use wnw_engine::{GuardConfig, KvOptions, RecoveryConfig, Request};
 use wnw_eval::dataset::{self, DatasetSpec};
 use wnw_eval::harness::{
     Happening, HarnessError, Line, MethodSpec, Plan, Results, Row, Scores, Scoring, Shard, Tally, csv, lines,
@@ -127,6 +127,9 @@ pub struct RunArgs {
     /// Let a model that repeats itself run on to the cap.
     #[arg(long)]
     pub no_repetition_guard: bool,
+    /// Begin again where a model lost its place, as `wnw transcribe` does: scores are then those of the program, not of the KV method alone.
+    #[arg(long, conflicts_with = "max_new_tokens")]
+    pub recovery: bool,
     #[command(flatten)]
     pub scoring: ScoringArgs,
     /// The table as JSON on standard output.
@@ -286,21 +289,34 @@ pub fn evaluate(args: &RunArgs, methods: &[MethodSpec]) -> Result<(Vec<Line>, Ex
         Err(_) if !needs_profile && args.kv_profile.is_none() => None,
         found => found?,
     };
+    let watch = match (&profile, args.recovery) {
+        (_, false) => Vec::new(),
+        (Some(profile), true) => profile.anchors(),
+        (None, true) => {
+            return Err(usage(format!(
+                "--recovery needs a profile with the anchor heads of {}; give it with --kv-profile",
+                args.model.model
+            )));
+        }
+    };
     let request = Request {
         kv: KvOptions { dtype: args.model.kv_dtype, host: args.host_tier.clone(), ..KvOptions::default() },
         max_new_tokens: args.max_new_tokens.map(|n| usize::try_from(n).unwrap_or(usize::MAX)),
         window_seconds: args.window.map(|w| w.as_secs_f64()),
         guard: (!args.no_repetition_guard).then(GuardConfig::default),
+        recovery: args.recovery.then(RecoveryConfig::default),
+        watch,
         ..Request::default()
     };
     let model = engine.model();
     let options = format!(
-        "weights {}, KV {}, window {}, cap {}, repetition guard {}, profile {}",
+        "weights {}, KV {}, window {}, cap {}, repetition guard {}, {}profile {}",
         model.dtype(),
         args.model.kv_dtype,
         args.window.map_or_else(|| "model's".into(), |w| format!("{} s", w.as_secs_f64())),
         args.max_new_tokens.map_or_else(|| "by length".into(), |n| n.to_string()),
         if args.no_repetition_guard { "off" } else { "on" },
+        if args.recovery { "recovery on, " } else { "" },
         match &profile {
             Some(profile) => format!("{:016x}", fold_bytes(serde_json::to_string(profile.as_ref())?.bytes())),
             None => "none".into(),

@@ -132,7 +132,7 @@ pub fn run(args: &MassArgs) -> Result<(), CliError> {
     }
     bar.clear();
     if measured.is_empty() {
-        return Err(CliError::Usage("no recording has an answer: there is nothing to measure".into()));
+        return Err(CliError::Data("no recording has an answer: there is nothing to measure".into()));
     }
     let rows: Vec<Row> = arms
         .iter()

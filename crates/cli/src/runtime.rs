@@ -107,6 +107,9 @@ pub fn run(args: &RuntimeArgs) -> Result<(), CliError> {
             "--tidal {bad}: the model has {heads} KV heads, of which {n_anchor} are anchors"
         )));
     }
+    if let Some(twice) = tidal.iter().enumerate().find_map(|(i, n)| tidal[..i].contains(n).then_some(n)) {
+        return Err(usage(format!("--tidal: {twice} is given twice")));
+    }
     let entry = find("wnw").map_err(|e| usage(e.to_string()))?;
     let arms: Vec<(Option<usize>, Method)> = std::iter::once((None, Method::Full))
         .chain(tidal.iter().map(|n| {
@@ -134,6 +137,12 @@ pub fn run(args: &RuntimeArgs) -> Result<(), CliError> {
         }
     }
     bar.clear();
+    if turns[0].iter().all(|transcript| transcript.statistics.new_tokens == 0) {
+        return Err(CliError::Data(format!(
+            "{}: the model says nothing to it: no step can be timed",
+            input.name
+        )));
+    }
     let rows: Vec<Row> = arms.iter().zip(&turns).map(|((tidal, _), runs)| row(*tidal, runs)).collect();
     if !args.output.is_empty() {
         charts::draw(&chart(args, &engine, input, &rows), &args.output)?;

@@ -6,7 +6,8 @@ use std::process::ExitCode;
 
 use wnw_audio::{AudioStream, DecodeOptions};
 use wnw_engine::{
-    Engine, EngineError, Event, FinishReason, GuardConfig, Method, Request, Sampling, Transcript,
+    Engine, EngineError, Event, FinishReason, GuardConfig, Method, RecoveryConfig, Request, Sampling,
+    Transcript,
     times::{TimeOptions, segments},
 };
 use wnw_model::prompt::{PromptError, Task};
@@ -188,10 +189,21 @@ fn request(args: &TranscribeArgs) -> Result<Request, CliError> {
         tokens_per_second: args.tokens_per_second,
         window_seconds: args.window.map(|w| w.as_secs_f64()),
         guard: (!args.no_repetition_guard).then(GuardConfig::default),
+        recovery: recovery(args),
         sampling,
         times: times(args).then(TimeOptions::default),
         ..Request::default()
     })
+}
+
+/// How lost places are dealt with. An answer to an instruction may go through the recording in any order.
+fn recovery(args: &TranscribeArgs) -> Option<RecoveryConfig> {
+    match args.task {
+        _ if args.no_recovery => None,
+        TaskName::Chat => None,
+        TaskName::Transcribe => Some(RecoveryConfig::default()),
+        TaskName::Translate => Some(RecoveryConfig::for_translation()),
+    }
 }
 
 /// Whether times are wanted.

@@ -266,6 +266,29 @@ fn json_has_the_fields_of_the_schema_and_is_the_same_each_time() {
 }
 
 #[test]
+fn a_lost_place_is_begun_again_unless_told_not_to() {
+    let sample = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../samples/prompts-en.flac");
+    // A cap at which the model is far from the end of its text.
+    let arguments = |more: &[&'static str]| {
+        let mut command = wnw(&["transcribe", "--language", "en", "--format", "json"]);
+        command.args(["--tokens-per-second", "2"]).args(more).arg(&sample);
+        command.output().unwrap()
+    };
+    let finish = |output: &Output| {
+        let json: Value = serde_json::from_str(stdout(output)).unwrap();
+        let kinds =
+            json["warnings"].as_array().unwrap().iter().map(|w| w["kind"].as_str().unwrap().to_owned());
+        (json["finish_reason"].as_str().unwrap().to_owned(), kinds.collect::<Vec<_>>())
+    };
+    let (with, without) = (arguments(&[]), arguments(&["--no-recovery"]));
+    let (reason, kinds) = finish(&with);
+    assert_eq!(reason, "stop", "{}", stderr(&with));
+    assert!(kinds.contains(&"restart".to_owned()), "{kinds:?}");
+    assert!(stderr(&with).contains("transcribed again from"), "{}", stderr(&with));
+    assert_eq!(finish(&without), ("length".to_owned(), vec!["length".to_owned()]));
+}
+
+#[test]
 fn standard_input_takes_any_container_and_raw_samples() {
     let feed = |bytes: &[u8], flags: &[&str]| {
         let mut child =

@@ -5,34 +5,23 @@ use std::time::Instant;
 
 use thiserror::Error;
 use wnw_audio::{AudioError, AudioStream};
-use wnw_kv::{Arena, ArenaError, HeadId, KvStore, StoreError, StoreOptions};
+use wnw_kv::HeadId;
 use wnw_model::prompt::Task;
-
-use wnw_model::families::Header;
 use wnw_model::{ModelError, SpeechModel};
 
 use crate::embeddings::Embeddings;
-use crate::event::{Event, Phase, Progress, StepRecord, Watch};
-use crate::guard::{GuardConfig, Repetition, RepetitionGuard, RunAway};
-use crate::kv_statistics::KvSums;
-use crate::listening::Listening;
-use crate::method::{KvOptions, Method, MethodError, WindowKv};
-use crate::sampling::{Sampler, Sampling};
-use crate::times::{self, TimeOptions, Word};
-use crate::transcript::{FinishReason, Segment, Statistics, Timing, Transcript, Warning};
+use crate::event::{Event, Phase};
+use crate::guard::GuardConfig;
+use crate::method::{KvOptions, Method, MethodError};
+use crate::recovery::RecoveryConfig;
+use crate::run::Run;
+use crate::sampling::Sampling;
+use crate::times::TimeOptions;
+use crate::transcript::{Transcript, Warning};
 use crate::window::Windower;
 
-const RATE: f64 = wnw_audio::SAMPLE_RATE as f64;
-/// A window whose samples all stay below this (−80 dB of full scale) is taken as silence and not given to the model,
-/// which would make up words for it.
-const SILENCE_PEAK: f32 = 1e-4;
-/// r_GPU above its target from which a run says so.
-const NOTABLE_EXCESS: f64 = 0.05;
 /// Tokens allowed beyond the rate, for short recordings.
-const SPARE_TOKENS: usize = 64;
-/// Tokens per second for which a KV budget keeps room: brisk speech. The cap on tokens is far higher, for it must never
-/// cut speech off.
-const EXPECTED_TOKENS_PER_SECOND: f64 = 5.0;
+pub(crate) const SPARE_TOKENS: usize = 64;
 
 /// Why a recording has no transcript.
 #[derive(Debug, Error)]
@@ -76,6 +65,9 @@ pub struct Request {
     pub window_seconds: Option<f64>,
     /// The repetition guard; none to switch it off.
     pub guard: Option<GuardConfig>,
+    /// Beginning again where the model lost its place; none to take what it writes, as an evaluation of KV methods must.
+    /// Without heads in `watch`, or with `only_window` or `max_new_tokens`, nothing is begun again.
+    pub recovery: Option<RecoveryConfig>,
     /// How tokens are chosen.
     pub sampling: Sampling,
     /// KV heads known to follow the audio, a profile's anchors: watched if the method watches none itself. With any, the
@@ -101,6 +93,7 @@ impl Default for Request {
             tokens_per_second: 12.0,
             window_seconds: None,
             guard: Some(GuardConfig::default()),
+            recovery: None,
             sampling: Sampling::Greedy,
             watch: Vec::new(),
             times: None,
@@ -118,12 +111,12 @@ impl Request {
     }
 }
 
-type Sink<'a> = &'a mut dyn FnMut(Event) -> ControlFlow<()>;
+pub(crate) type Sink<'a> = &'a mut dyn FnMut(Event) -> ControlFlow<()>;
 
 /// A loaded model that transcribes recordings.
 pub struct Engine {
-    model: SpeechModel,
-    embeddings: Option<Embeddings>,
+    pub(crate) model: SpeechModel,
+    pub(crate) embeddings: Option<Embeddings>,
 }
 
 impl Engine {
@@ -193,7 +186,7 @@ impl Engine {
             let Some(block) = block else { break };
             windower.push(&block);
             while let Some(window) = windower.next_full() {
-                run.window(&window, sink)?;
+                run.window(window, &mut windower, sink)?;
                 if run.is_past_wanted() {
                     break;
                 }
@@ -207,9 +200,10 @@ impl Engine {
         for warning in audio.warnings() {
             run.warn(sink, Warning { kind: "audio", message: warning.to_string(), start: None, end: None })?;
         }
-        let rest = windower.finish();
-        if !rest.is_empty() && !run.is_past_wanted() {
-            run.window(&rest, sink)?;
+        while !run.is_past_wanted()
+            && let Some(window) = windower.next_at_end()
+        {
+            run.window(window, &mut windower, sink)?;
         }
         run.report_silence(sink)?;
         if let (Some(wanted), false) = (request.only_window, run.is_past_wanted()) {
@@ -225,462 +219,9 @@ impl Engine {
     }
 }
 
-fn emit(sink: Sink<'_>, event: Event) -> Result<(), EngineError> {
+pub(crate) fn emit(sink: Sink<'_>, event: Event) -> Result<(), EngineError> {
     match sink(event) {
         ControlFlow::Continue(()) => Ok(()),
         ControlFlow::Break(()) => Err(EngineError::Cancelled),
-    }
-}
-
-/// State of one recording.
-struct Run<'a> {
-    model: &'a SpeechModel,
-    embeddings: Option<&'a Embeddings>,
-    request: &'a Request,
-    samples_done: usize,
-    window_samples: usize,
-    text: String,
-    segments: Vec<Segment>,
-    words: Vec<Word>,
-    tokens: Vec<u32>,
-    finish_reason: FinishReason,
-    warnings: Vec<Warning>,
-    statistics: Statistics,
-    timing: Timing,
-    step_seconds: Vec<f32>,
-    kv: KvSums,
-    /// Start and end of the silent windows since the last one with sound, in seconds.
-    silence: Option<(f64, f64)>,
-    /// Bytes of the current window's text that were passed on.
-    said: usize,
-    /// The language that the model says it heard.
-    heard: Option<String>,
-}
-
-impl<'a> Run<'a> {
-    fn new(engine: &'a Engine, request: &'a Request) -> Self {
-        let model = &engine.model;
-        Self {
-            model,
-            embeddings: engine.embeddings.as_ref(),
-            request,
-            samples_done: 0,
-            window_samples: 0,
-            text: String::new(),
-            segments: Vec::new(),
-            words: Vec::new(),
-            tokens: Vec::new(),
-            finish_reason: FinishReason::Stop,
-            warnings: Vec::new(),
-            statistics: Statistics {
-                kv_method: request.method.to_string(),
-                kv_dtype: request.kv.dtype.to_string(),
-                weight_dtype: model.dtype().to_string(),
-                ..Statistics::default()
-            },
-            timing: Timing::default(),
-            step_seconds: Vec::new(),
-            kv: KvSums::default(),
-            silence: None,
-            said: 0,
-            heard: None,
-        }
-    }
-
-    fn warn(&mut self, sink: Sink<'_>, warning: Warning) -> Result<(), EngineError> {
-        self.warnings.push(warning.clone());
-        emit(sink, Event::Warning(warning))
-    }
-
-    fn progress(&self, phase: Phase, fraction: f64, tokens: usize) -> Progress {
-        Progress {
-            phase,
-            window: self.segments.len(),
-            window_start: self.samples_done as f64 / RATE,
-            window_seconds: self.window_samples as f64 / RATE,
-            fraction,
-            tokens,
-        }
-    }
-
-    /// Whether only one window was asked for, and it is done.
-    fn is_past_wanted(&self) -> bool {
-        self.request.only_window.is_some_and(|wanted| self.segments.len() > wanted)
-    }
-
-    fn window(&mut self, samples: &[f32], sink: Sink<'_>) -> Result<(), EngineError> {
-        self.window_samples = samples.len();
-        let (start, end) =
-            (self.samples_done as f64 / RATE, (self.samples_done + samples.len()) as f64 / RATE);
-        let peak = samples.iter().fold(0f32, |peak, x| peak.max(x.abs()));
-        let passed_over = self.request.only_window.is_some_and(|wanted| self.segments.len() != wanted);
-        let text = if passed_over {
-            String::new()
-        } else if peak < SILENCE_PEAK {
-            self.silence = Some((self.silence.map_or(start, |(first, _)| first), end));
-            String::new()
-        } else {
-            self.report_silence(sink)?;
-            self.transcribe_window(samples, sink)?
-        };
-        self.segments.push(Segment { start, end, text, confidence: None });
-        self.samples_done += samples.len();
-        self.window_samples = 0;
-        self.statistics.windows += 1;
-        Ok(())
-    }
-
-    /// One warning for all silent windows in a row.
-    fn report_silence(&mut self, sink: Sink<'_>) -> Result<(), EngineError> {
-        let Some((start, end)) = self.silence.take() else { return Ok(()) };
-        let message = format!("silence from {start:.1} s to {end:.1} s: nothing to transcribe");
-        self.warn(sink, Warning { kind: "silence", message, start: Some(start), end: Some(end) })
-    }
-
-    fn transcribe_window(&mut self, samples: &[f32], sink: Sink<'_>) -> Result<String, EngineError> {
-        let (model, request) = (self.model, self.request);
-        // What cannot work is found before the encoder's work, not after it.
-        let decoder = model.decoder();
-        let prompt = model.prompt(&request.task, samples.len())?;
-        let n = prompt.ids.len();
-        let max = model.decoder().config().max_positions;
-        if n >= max {
-            return Err(ModelError::TooLong { positions: n + 1, max }.into());
-        }
-        let wanted = request.max_new_tokens.unwrap_or(request.token_cap(samples.len() as f64 / RATE));
-        let cap = wanted.min(max - n);
-        let answer =
-            cap.min((samples.len() as f64 / RATE * EXPECTED_TOKENS_PER_SECOND) as usize + SPARE_TOKENS);
-        let window = WindowKv { shape: decoder.kv_shape(), layout: &prompt.layout, answer, kv: &request.kv };
-        let mut policy = request.method.policy(&window)?;
-        if self.statistics.kv_parameters.is_empty() {
-            self.statistics.kv_parameters = policy.parameters().into_iter().collect();
-        }
-
-        let clock = Instant::now();
-        let progress = self.progress(Phase::Encode, 0.0, 0);
-        let mut encode = || {
-            let mut tell = |done: usize, total: usize| {
-                sink(Event::Progress(Progress { fraction: done as f64 / total as f64, ..progress }))
-            };
-            model.embed_audio(samples, &mut tell).map_err(cancelled)
-        };
-        let audio = match self.embeddings {
-            Some(kept) => kept.of(samples, encode)?,
-            None => encode()?,
-        };
-        self.timing.encode += clock.elapsed().as_secs_f64();
-
-        let clock = Instant::now();
-        let x = decoder.embed_prompt(&prompt, &audio)?;
-        drop(audio);
-        let mut store = KvStore::new(
-            decoder.kv_shape(),
-            prompt.layout.clone(),
-            &StoreOptions {
-                dtype: request.kv.dtype,
-                segment_rows: policy.segment_rows(),
-                device: Arena::new(request.kv.budget),
-                host: Arena::new(None),
-                host_place: request.kv.host.clone(),
-                swap: request.kv.swap,
-            },
-        );
-        let states = {
-            let progress = self.progress(Phase::Prefill, 0.0, 0);
-            decoder.prefill(x, 1, &mut store, policy.as_mut(), &mut |p| {
-                sink(Event::Progress(Progress { fraction: p.done as f64 / p.total as f64, ..progress }))
-            })
-        };
-        let states = states.map_err(cancelled)?;
-        self.timing.prefill += clock.elapsed().as_secs_f64();
-
-        let clock = Instant::now();
-        let watched = policy.watches();
-        let watched = if watched.is_empty() { request.watch.clone() } else { watched };
-        let second = 1.0 / model.audio_tokens_per_second();
-        // Where heads of a profile listen means something; where others do, nothing that a run should end for.
-        let guarded = request.guard.is_some() && !request.watch.is_empty();
-        let mut listening = (!watched.is_empty()).then(|| Listening::new(second, guarded));
-        let n_watched = watched.len();
-        store.watch(watched).map_err(ModelError::from)?;
-        let watch = Watch::new(&store, n_watched, request.record_head);
-        store.set_pager(policy.pager()).map_err(ModelError::from)?;
-        store.swap(&policy.before_decode()).map_err(ModelError::from)?;
-        self.kv.begin(&store, policy.roles());
-        let mut sampler = Sampler::new(request.sampling);
-        let mut guard = request.guard.map(RepetitionGuard::new);
-        let mut answer_text = model.answer_reader(&request.task);
-        let mut buffers = decoder.step_buffers();
-        let first = decoder.logits(&states);
-        let mut logits: &[f32] = &first;
-        let mut tokens: Vec<u32> = Vec::new();
-        let mut text = String::new();
-        self.said = 0;
-        let mut outcome = Outcome::Stop;
-        let mut step_clock = Instant::now();
-        let expected = self.expected_tokens(samples.len());
-        loop {
-            let token = sampler.pick(logits).ok_or(EngineError::NotFinite(tokens.len()))?;
-            if model.ends(token) {
-                break;
-            }
-            if tokens.len() >= cap {
-                outcome = if cap < wanted { Outcome::Context } else { Outcome::Length };
-                break;
-            }
-            tokens.push(token);
-            self.say(&answer_text.push(token), &mut text, sink)?;
-            if let Some(found) = guard.as_mut().and_then(|g| g.check(&tokens)) {
-                outcome = Outcome::Repetition(found);
-                break;
-            }
-            if let Some(found) = listening.as_mut().and_then(|l| l.heard(&tokens, &store)) {
-                outcome = Outcome::RunAway(found);
-                break;
-            }
-            let fraction = (tokens.len() as f64 / expected).min(0.99);
-            emit(sink, Event::Progress(self.progress(Phase::Decode, fraction, tokens.len())))?;
-            logits = match decoder.step(token, n + tokens.len() - 1, &mut store, &mut buffers) {
-                Ok(logits) => logits,
-                Err(ModelError::Store(StoreError::Device(ArenaError::Full { .. }))) => {
-                    outcome = Outcome::Budget;
-                    break;
-                }
-                Err(error) => return Err(error.into()),
-            };
-            self.kv.step(&store);
-            let plan = policy.after_step(store.attention());
-            if request.record_steps {
-                let full = WindowKv { answer: tokens.len(), ..window }.full_bytes();
-                let record = StepRecord::new(self.segments.len(), &store, &plan, &watch, full);
-                emit(sink, Event::Step(Box::new(record)))?;
-            }
-            store.swap(&plan).map_err(ModelError::from)?;
-            self.step_seconds.push(step_clock.elapsed().as_secs_f32());
-            step_clock = Instant::now();
-        }
-        self.say(&answer_text.finish(), &mut text, sink)?;
-        self.note_header(answer_text.header(), samples.len(), sink)?;
-        self.timing.decode += clock.elapsed().as_secs_f64();
-        text.truncate(text.trim_end().len());
-        if let (Some(options), Some(listening)) = (&request.times, &listening) {
-            let start = self.samples_done as f64 / RATE;
-            let end = start + samples.len() as f64 / RATE;
-            // What a header says has no place in the recording.
-            let header = answer_text.header_tokens();
-            self.words.extend(times::words(
-                &listening.trace.since(header),
-                &tokens[header..],
-                model.tokenizer(),
-                options,
-                second,
-                start,
-                end,
-            ));
-        }
-
-        let statistics = &mut self.statistics;
-        statistics.prompt_tokens += n;
-        statistics.audio_tokens += prompt.layout.n_audio();
-        statistics.new_tokens += tokens.len();
-        self.kv.end(&store);
-        let swaps = store.report().swaps;
-        let denied = swaps.denied + swaps.evicted;
-        if denied > 0 {
-            let (start, end) =
-                (self.samples_done as f64 / RATE, (self.samples_done + samples.len()) as f64 / RATE);
-            let message = format!(
-                "between {start:.1} s and {end:.1} s the KV budget had no room for {denied} recalls: the text may be worse there; raise --kv-budget or keep less (a smaller --r-gpu)"
-            );
-            self.warn(sink, Warning { kind: "kv-budget", message, start: Some(start), end: Some(end) })?;
-        }
-        self.report(outcome, tokens.len(), sink)?;
-        self.tokens.extend(tokens);
-        Ok(text)
-    }
-
-    /// Keeps the language that the model heard, the first one, and says so when it heard no speech.
-    fn note_header(&mut self, header: &Header, samples: usize, sink: Sink<'_>) -> Result<(), EngineError> {
-        if self.heard.is_none() {
-            self.heard = header.language.clone();
-        }
-        if !header.no_speech {
-            return Ok(());
-        }
-        let start = self.samples_done as f64 / RATE;
-        let end = start + samples as f64 / RATE;
-        let message = format!("the model heard no speech from {start:.1} s to {end:.1} s");
-        self.warn(sink, Warning { kind: "silence", message, start: Some(start), end: Some(end) })
-    }
-
-    /// Tokens that the window will probably give, from the rate so far; for progress only.
-    fn expected_tokens(&self, samples: usize) -> f64 {
-        let rate = if self.samples_done > 0 && !self.tokens.is_empty() {
-            self.tokens.len() as f64 / self.samples_done as f64
-        } else {
-            3.5 / RATE
-        };
-        (samples as f64 * rate).max(1.0)
-    }
-
-    /// Passes text on, less the white space around a window's text, and joins windows by one space. White space is
-    /// held back until something follows it, so that what was passed on is the transcript's text to the letter.
-    fn say(&mut self, delta: &str, window_text: &mut String, sink: Sink<'_>) -> Result<(), EngineError> {
-        window_text.push_str(delta);
-        let start = window_text.len() - window_text.trim_start().len();
-        window_text.drain(..start);
-        let end = window_text.trim_end().len();
-        let mut news = window_text[self.said.min(end)..end].to_owned();
-        if news.is_empty() {
-            return Ok(());
-        }
-        if self.said == 0 && !self.text.is_empty() {
-            news.insert(0, ' ');
-        }
-        self.said = end;
-        self.text.push_str(&news);
-        emit(sink, Event::Text(news))
-    }
-
-    fn report(&mut self, outcome: Outcome, n_tokens: usize, sink: Sink<'_>) -> Result<(), EngineError> {
-        let (start, end) =
-            (self.samples_done as f64 / RATE, (self.samples_done + self.window_samples) as f64 / RATE);
-        let (kind, reason, message) = match outcome {
-            Outcome::Stop => return Ok(()),
-            Outcome::Length => (
-                "length",
-                FinishReason::Length,
-                format!(
-                    "between {start:.1} s and {end:.1} s the cap of {n_tokens} tokens was reached before the model ended: text is missing; raise --max-new-tokens"
-                ),
-            ),
-            Outcome::Context => (
-                "length",
-                FinishReason::Length,
-                format!(
-                    "between {start:.1} s and {end:.1} s the model's context was full after {n_tokens} tokens, before the model ended: text is missing; use a shorter --window"
-                ),
-            ),
-            Outcome::RunAway(found) => {
-                let what = match found {
-                    RunAway::JumpBack { from, to, tokens } => format!(
-                        "went back from {:.1} s to {:.1} s and repeated itself for {tokens} tokens",
-                        start + from,
-                        start + to
-                    ),
-                    RunAway::StandStill { at, tokens } => {
-                        format!("stood still at {:.1} s for {tokens} tokens, repeating itself", start + at)
-                    }
-                };
-                (
-                    "repetition",
-                    FinishReason::Repetition,
-                    format!(
-                        "between {start:.1} s and {end:.1} s the model {what} and was stopped: text is missing or wrong there; --no-repetition-guard lets it run"
-                    ),
-                )
-            }
-            Outcome::Budget => (
-                "length",
-                FinishReason::Length,
-                format!(
-                    "between {start:.1} s and {end:.1} s the KV budget was full after {n_tokens} tokens, before the model ended: text is missing; raise --kv-budget or use a shorter --window"
-                ),
-            ),
-            Outcome::Repetition(found) => {
-                let what = match found {
-                    Repetition::Cycle { period, repeats } => {
-                        format!("repeated {period} tokens {repeats} times")
-                    }
-                    Repetition::FewTokens { window, distinct } => {
-                        format!("used only {distinct} different tokens in {window}")
-                    }
-                };
-                (
-                    "repetition",
-                    FinishReason::Repetition,
-                    format!(
-                        "between {start:.1} s and {end:.1} s the model {what} and was stopped: text is missing or wrong there; --no-repetition-guard lets it run"
-                    ),
-                )
-            }
-        };
-        if self.finish_reason == FinishReason::Stop {
-            self.finish_reason = reason;
-        }
-        self.warn(sink, Warning { kind, message, start: Some(start), end: Some(end) })
-    }
-
-    /// Says so when more was kept than asked for.
-    fn note_retention(&mut self, sink: Sink<'_>) -> Result<(), EngineError> {
-        let Method::Wnw { options, fixed_r_gpu: true, .. } = &self.request.method else { return Ok(()) };
-        let (target, measured) = (options.r_gpu, self.kv.statistics().r_gpu);
-        if options.lambda.is_some() || self.statistics.new_tokens == 0 || measured <= target + NOTABLE_EXCESS
-        {
-            return Ok(());
-        }
-        let message = format!(
-            "{:.1} % of the audio KV was on the device where --r-gpu asked for {:.1} %: recall adds more than expected when a recording is short or the profile has no λ fitted for this target",
-            100.0 * measured,
-            100.0 * target
-        );
-        self.warn(sink, Warning { kind: "r-gpu", message, start: None, end: None })
-    }
-
-    fn finish(mut self, total: f64) -> Transcript {
-        let duration = self.samples_done as f64 / RATE;
-        let steps = self.step_seconds.len();
-        self.statistics.kv = self.kv.statistics();
-        self.timing.recall_wait_ms = self.kv.wait_ms();
-        self.step_seconds.sort_unstable_by(f32::total_cmp);
-        self.timing.median_step_ms = self.step_seconds.get(steps / 2).map_or(0.0, |s| f64::from(*s) * 1e3);
-        self.timing.total = total;
-        self.timing.real_time_factor = if duration > 0.0 { total / duration } else { 0.0 };
-        let words = self.request.times.map(|_| std::mem::take(&mut self.words));
-        if let Some(words) = &words {
-            let segment = |cue: times::Cue| Segment {
-                start: cue.start,
-                end: cue.end,
-                text: cue.text,
-                confidence: Some(cue.confidence),
-            };
-            self.segments = times::segments(words).into_iter().map(segment).collect();
-        }
-        let language = self.request.task.language().map(str::to_owned).or(self.heard);
-        Transcript {
-            text: self.text,
-            language,
-            duration,
-            segments: self.segments,
-            words,
-            tokens: self.tokens,
-            finish_reason: self.finish_reason,
-            warnings: self.warnings,
-            statistics: self.statistics,
-            timing: self.timing,
-        }
-    }
-}
-
-/// How a window's decoding ended.
-#[derive(Clone, Copy, Debug)]
-enum Outcome {
-    Stop,
-    /// The cap of tokens.
-    Length,
-    /// The positions that the model supports.
-    Context,
-    /// The KV budget.
-    Budget,
-    Repetition(Repetition),
-    /// Where the model listens says that it runs away.
-    RunAway(RunAway),
-}
-
-fn cancelled(error: ModelError) -> EngineError {
-    match error {
-        ModelError::Cancelled => EngineError::Cancelled,
-        other => other.into(),
     }
 }

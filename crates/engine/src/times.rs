@@ -130,6 +130,22 @@ pub fn words(
     timed(trace, groups, tokens.len(), options, window)
 }
 
+/// Where each token listens, in seconds from the window's start, on a path that may go back at a cost of `back`
+/// (natural-log units of attention; a token that sees its word clearly brings about 5); none for tokens that look
+/// elsewhere. `seconds` is the length of the window's real audio.
+pub(crate) fn places(
+    trace: &AttentionTrace,
+    seconds_per_token: f64,
+    seconds: f64,
+    back: f64,
+) -> Vec<Option<f64>> {
+    let window = spans::Window::new(0.0, seconds, seconds_per_token);
+    let shares = path::Shares::new(trace, trace.len(), window.positions());
+    let path = path::wandering(&shares, &TimeOptions::default(), window.seconds_per_token(), back);
+    let middle = |position: u32| (f64::from(position) + 0.5) * window.seconds_per_token();
+    path.into_iter().map(|place| place.map(middle)).collect()
+}
+
 fn timed(
     trace: &AttentionTrace,
     groups: Vec<grouping::Group>,

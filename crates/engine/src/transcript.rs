@@ -23,7 +23,7 @@ pub enum FinishReason {
 /// Something the user should know about a transcript.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Warning {
-    /// A stable word for scripts: `audio`, `kv-budget`, `length`, `repetition`, `silence`, `windows`.
+    /// A stable word for scripts: `audio`, `kv-budget`, `length`, `repetition`, `restart`, `silence`, `windows`.
     pub kind: &'static str,
     /// One line for people.
     pub message: String,
@@ -58,13 +58,13 @@ pub struct Segment {
 /// Counts; the same for the same input and flags.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
 pub struct Statistics {
-    /// Windows that the recording was cut into.
+    /// Windows given to the model; one that was begun again counts again.
     pub windows: usize,
     /// Prompt positions over all windows.
     pub prompt_tokens: usize,
     /// Of these, audio.
     pub audio_tokens: usize,
-    /// Tokens generated.
+    /// Tokens of the transcript.
     pub new_tokens: usize,
     /// KV method.
     pub kv_method: String,

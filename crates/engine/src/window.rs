@@ -17,13 +17,15 @@ const SEARCH_SHARE: f64 = 0.25;
 #[derive(Debug)]
 pub struct Windower {
     limit: usize,
+    /// Limit of the next window alone, if it is to be shorter.
+    next_limit: Option<usize>,
     buffer: Vec<f32>,
 }
 
 impl Windower {
     /// Windows of at most `seconds`.
     pub fn new(seconds: f64) -> Self {
-        Self { limit: ((seconds * RATE as f64) as usize).max(1), buffer: Vec::new() }
+        Self { limit: samples(seconds), next_limit: None, buffer: Vec::new() }
     }
 
     /// Adds samples at 16 kHz.
@@ -31,20 +33,34 @@ impl Windower {
         self.buffer.extend_from_slice(samples);
     }
 
+    /// Puts samples of the last window back, to be the beginning of the next one, which is at most `seconds` long if
+    /// that is given.
+    pub fn put_back(&mut self, samples: &[f32], seconds: Option<f64>) {
+        self.buffer.splice(..0, samples.iter().copied());
+        self.next_limit = seconds.map(self::samples);
+    }
+
     /// The next window, once more samples than one window holds are there.
     pub fn next_full(&mut self) -> Option<Vec<f32>> {
-        if self.buffer.len() <= self.limit {
+        let limit = self.next_limit.map_or(self.limit, |next| next.min(self.limit));
+        if self.buffer.len() <= limit {
             return None;
         }
-        let cut = quietest(&self.buffer[..self.limit]);
+        self.next_limit = None;
+        let cut = quietest(&self.buffer[..limit]);
         let rest = self.buffer.split_off(cut);
         Some(std::mem::replace(&mut self.buffer, rest))
     }
 
-    /// What is left at the end of the recording; possibly empty.
-    pub fn finish(self) -> Vec<f32> {
-        self.buffer
+    /// The next window at the end of the recording; none once everything was given.
+    pub fn next_at_end(&mut self) -> Option<Vec<f32>> {
+        let full = self.next_full();
+        full.or_else(|| (!self.buffer.is_empty()).then(|| std::mem::take(&mut self.buffer)))
     }
+}
+
+fn samples(seconds: f64) -> usize {
+    ((seconds * RATE as f64) as usize).max(1)
 }
 
 /// Index at which to cut `samples`: the middle of the quietest pause in the searched end of it; the last of equals.
@@ -81,7 +97,7 @@ mod tests {
                 out.push(window);
             }
         }
-        out.push(windower.finish());
+        out.extend(windower.next_at_end());
         out
     }
 
@@ -101,8 +117,30 @@ mod tests {
     }
 
     #[test]
+    fn what_is_put_back_comes_first() {
+        let samples: Vec<f32> = (0..5 * RATE).map(|i| i as f32).collect();
+        let mut windower = Windower::new(3.0);
+        windower.push(&samples);
+        let first = windower.next_full().unwrap();
+        windower.put_back(&first[RATE..], Some(1.0));
+        let second = windower.next_full().unwrap();
+        assert!(second.len() <= RATE && second[0] == RATE as f32);
+        let third = windower.next_at_end().unwrap();
+        assert!(third.len() > RATE, "only one window is short");
+        let mut all = [&first[..RATE], &second, &third].concat();
+        while let Some(window) = windower.next_at_end() {
+            all.extend(window);
+        }
+        assert_eq!(all, samples);
+        windower.put_back(&samples[..10], Some(1.0));
+        assert_eq!(windower.next_at_end().unwrap(), samples[..10]);
+        assert_eq!(windower.next_at_end(), None);
+    }
+
+    #[test]
     fn short_recordings_are_not_cut() {
-        for n in [0, 1, 159, 16_000] {
+        assert!(windows(&[], 1.0, 500).is_empty());
+        for n in [1, 159, 16_000] {
             assert_eq!(windows(&tone(1.0)[..n], 1.0, 500), [tone(1.0)[..n].to_vec()]);
         }
         assert_eq!(windows(&tone(1.0), 0.00001, 3).concat(), tone(1.0), "an absurd limit still ends");

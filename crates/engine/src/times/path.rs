@@ -106,6 +106,21 @@ fn sinks(trace: &AttentionTrace, n_tokens: usize, n_positions: usize) -> Vec<u32
 /// what it would have brought, so one token that looks elsewhere is left out, and many that go on elsewhere are followed.
 /// `tokens · candidates · log(positions)` steps.
 pub(super) fn monotone(shares: &Shares, options: &TimeOptions, seconds_per_token: f64) -> Vec<Option<u32>> {
+    path(shares, options, seconds_per_token, f64::INFINITY)
+}
+
+/// As [`monotone`], but the path may go back, as often as it likes, at a cost of `back` each time (natural-log units of
+/// attention): it does where the tokens that would be left out otherwise have brought more.
+pub(super) fn wandering(
+    shares: &Shares,
+    options: &TimeOptions,
+    seconds_per_token: f64,
+    back: f64,
+) -> Vec<Option<u32>> {
+    path(shares, options, seconds_per_token, back)
+}
+
+fn path(shares: &Shares, options: &TimeOptions, seconds_per_token: f64, back: f64) -> Vec<Option<u32>> {
     let n = shares.n_positions;
     let free = (options.free_jump / seconds_per_token).clamp(1.0, n.max(1) as f64) as usize;
     let mut tree = BestBefore::new(n);
@@ -122,7 +137,10 @@ pub(super) fn monotone(shares: &Shares, options: &TimeOptions, seconds_per_token
             if gain <= 0.0 {
                 continue;
             }
-            let (before, previous) = reach(&tree, position as usize, free, options.jump_penalty);
+            let (mut before, mut previous) = reach(&tree, position as usize, free, options.jump_penalty);
+            if best - back > before {
+                (before, previous) = (best - back, last);
+            }
             states.push(State { token: token as u32, position, previous, value: before + gain });
         }
         // Only now may others come after them: a token has one place.

@@ -110,16 +110,26 @@ impl AttentionTrace {
         self.masses.push(0.0);
     }
 
-    /// The trace of the tokens from number `first` on.
-    pub fn since(&self, first: usize) -> Self {
-        let mut trace = Self::new();
-        for token in first..self.len() {
+    /// The entries from a token on, as a trace of their own.
+    pub fn since(&self, token: usize) -> Self {
+        let mut tail = Self::new();
+        for token in token..self.len() {
             let (positions, weights) = self.entry(token);
-            trace.positions.extend_from_slice(positions);
-            trace.weights.extend_from_slice(weights);
-            trace.close(f64::from(self.mass(token)));
+            tail.positions.extend_from_slice(positions);
+            tail.weights.extend_from_slice(weights);
+            tail.close(f64::from(self.mass(token)));
         }
-        trace
+        tail
+    }
+
+    /// Leaves the first `tokens` entries.
+    pub fn truncate(&mut self, tokens: usize) {
+        if let Some(&end) = self.offsets.get(tokens) {
+            self.offsets.truncate(tokens + 1);
+            self.positions.truncate(end);
+            self.weights.truncate(end);
+            self.masses.truncate(tokens);
+        }
     }
 
     /// Number of tokens.

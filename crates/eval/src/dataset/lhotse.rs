@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use serde::Deserialize;
 use serde_json::Value;
 
-use super::manifest::{Row, rows, sound, span};
+use super::manifest::{LONGEST, Row, rows, sound, span};
 use super::{Audio, DatasetError, Recording, Task, text};
 
 #[derive(Deserialize)]
@@ -146,6 +146,9 @@ fn companion(path: &Path, is_recordings: bool) -> Result<PathBuf, DatasetError> 
 impl Recorded {
     fn audio(&self, path: &Path, line: usize, channel: Option<u64>) -> Result<Audio, DatasetError> {
         let bad = |reason: &str| DatasetError::line(path, line, format!("recording '{}' {reason}", self.id));
+        if !(self.duration > 0.0 && self.duration < LONGEST) {
+            return Err(bad("needs a duration above 0 seconds and less than a week"));
+        }
         if self.transforms.as_ref().is_some_and(|transforms| !transforms.is_empty()) {
             return Err(bad("has transforms; save the transformed audio first"));
         }

@@ -9,6 +9,9 @@ use super::{Audio, DatasetError, Recording, Task, jsonl, lhotse, text};
 
 const EXPECTED: &str = "a NeMo manifest, or lhotse cuts, recordings or supervisions, one JSON object a line";
 
+/// Seconds of a week: no recording is longer, and a duration that says so is in other units or broken.
+pub(super) const LONGEST: f64 = 7.0 * 86_400.0;
+
 /// A row as it stands, with its line.
 pub(super) struct Row {
     pub line: usize,
@@ -76,6 +79,9 @@ fn nemo(path: &Path, row: &Row) -> Result<Recording, DatasetError> {
     let reference = nemo.text.ok_or_else(|| bad("has no text".into()))?;
     let whole = sound(path, row.line, &nemo.audio_filepath)?;
     let mut id = nemo.id.unwrap_or_else(|| stem(&nemo.audio_filepath));
+    if nemo.duration.is_some_and(|seconds| !(seconds > 0.0 && seconds < LONGEST)) {
+        return Err(bad(format!("its duration must be above 0 and below {LONGEST} seconds")));
+    }
     let audio = match (nemo.offset, nemo.duration) {
         (None, _) => whole,
         (Some(start), Some(length)) => {
@@ -116,10 +122,12 @@ pub(super) fn sound(manifest: &Path, line: usize, name: &str) -> Result<Audio, D
 }
 
 pub(super) fn span(whole: Audio, start: f64, length: f64) -> Result<Audio, &'static str> {
-    if !start.is_finite() || !length.is_finite() || start < 0.0 || length <= 0.0 {
-        return Err("its start must be 0 or more and its duration above 0 seconds");
+    match (0.0..LONGEST).contains(&start) && length > 0.0 && length < LONGEST {
+        true => Ok(Audio::Span { whole: Box::new(whole), start, length }),
+        false => {
+            Err("its start must be 0 or more and its duration above 0 seconds, and both less than a week")
+        }
     }
-    Ok(Audio::Span { whole: Box::new(whole), start, length })
 }
 
 /// The path without its suffix and without what only this computer knows: of an absolute path the last part.

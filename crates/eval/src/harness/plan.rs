@@ -7,7 +7,7 @@ use std::sync::Arc;
 use rand_chacha::ChaCha8Rng;
 use rand_chacha::rand_core::{RngCore, SeedableRng};
 use wnw_audio::DecodeOptions;
-use wnw_engine::{Engine, EngineError, Event, Progress, Request};
+use wnw_engine::{Engine, EngineError, Event, Progress, RecoveryConfig, Request};
 use wnw_kv::KvDtype;
 use wnw_kv::profile::Profile;
 use wnw_model::prompt::Task as Prompt;
@@ -206,6 +206,9 @@ impl Plan {
             ..self.request.clone()
         };
         request.kv.dtype = arm.kv_dtype;
+        if request.recovery.is_some() && recording.task != Task::Transcribe {
+            request.recovery = Some(RecoveryConfig::for_translation());
+        }
         let failed = |error: String| Ok(RowResult::Failed { error });
         let audio = match recording.audio.open(&DecodeOptions::default()) {
             Ok(audio) => audio,

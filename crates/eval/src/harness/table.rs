@@ -221,6 +221,11 @@ fn target(target: Option<f64>) -> String {
     target.map_or_else(|| "–".into(), |t| format!("{t}"))
 }
 
+/// A name as it can stand between the bars of a table.
+fn cell(name: &str) -> String {
+    name.replace('|', "\\|")
+}
+
 /// A table of all lines for people, in Markdown.
 pub fn markdown(lines: &[Line]) -> String {
     let mut out = String::from(
@@ -240,8 +245,8 @@ pub fn markdown(lines: &[Line]) -> String {
         let _ = writeln!(
             out,
             "| {} | {} | {} | {score} | {range} | {difference} | {p} | {} / {} / {} | {} of {}{failed} | {:.1} | {:.1} | {:.1} | {:.2} | {:.2} | {:.3} | {:.2} |",
-            l.dataset,
-            l.method,
+            cell(&l.dataset),
+            cell(&l.method),
             target(l.target),
             l.substitutions,
             l.deletions,
@@ -278,7 +283,8 @@ pub fn overview(lines: &[Line]) -> String {
         // Writing to a string does not fail.
         let _ = writeln!(
             out,
-            "**{dataset}**, {metric}, {most} recording{}; in brackets: not ended\n\n| method | {} |\n|---|{}",
+            "**{}**, {metric}, {most} recording{}; in brackets: not ended\n\n| method | {} |\n|---|{}",
+            cell(dataset),
             if most == 1 { "" } else { "s" },
             heads.join(" | "),
             "---|".repeat(columns.len())
@@ -291,7 +297,7 @@ pub fn overview(lines: &[Line]) -> String {
                 Some((Some(s), n)) => format!("{:.1} ({n})", s.score),
                 _ => "–".into(),
             });
-            let _ = writeln!(out, "| {method} | {} |", cells.collect::<Vec<_>>().join(" | "));
+            let _ = writeln!(out, "| {} | {} |", cell(method), cells.collect::<Vec<_>>().join(" | "));
         }
         out.push('\n');
     }
@@ -469,6 +475,7 @@ mod tests {
         let widths: Vec<usize> = table.lines().map(|l| l.matches('|').count()).collect();
         assert!(widths.iter().all(|w| *w == widths[0]), "{table}");
         assert!(table.contains("1 of 1, 1 failed"), "{table}");
+        assert_eq!(cell("a|b"), "a\\|b");
         let overview = overview(&lines);
         assert!(overview.contains("| method | 0.4 | 0.2 |"), "{overview}");
         assert!(overview.contains("| full | 12.5 | 12.5 |"), "{overview}");
