@@ -144,6 +144,11 @@ def omni_config(case):
         audio_config=audio,
         text_config=dict(text, rope_parameters=dict(rope_type="default", rope_theta=1e6, mrope_section=sections)),
         vision_config=vision,
+        vision_start_token_id=300001,
+        image_token_index=300002,
+        video_token_index=300003,
+        audio_start_token_id=47,
+        audio_end_token_id=48,
         audio_token_index=case["pad"],
         tie_word_embeddings=case["tied"],
     )
@@ -297,13 +302,13 @@ CASES = {
     ),
     # Eight query heads to one; more than three windows of attention.
     "asr-long": dict(
-        family=Asr, audio=(32, 4, 3, 4), text=(32, 8, 1, 96, 3, 384), head_dim=16, tied=False, pad=76, layout="release",
-        prompt=[44, 8, 45, 44, 72, 69, [2999], 70, 45, 44, 77],
+        family=Asr, audio=(32, 4, 3, 4), text=(64, 8, 1, 96, 3, 384), head_dim=16, tied=False, pad=76, layout="release",
+        embed=2.0, prompt=[44, 8, 45, 44, 72, 69, [1801], 70, 45, 44, 77],
     ),
     # Three recordings of mixed lengths in one prompt.
     "asr-three": dict(
-        family=Asr, audio=(32, 2, 1, 8), text=(64, 4, 4, 64, 2, 352), head_dim=16, tied=True, pad=76, layout="transformers5",
-        embed=0.05, final_norm=5.0, prompt=[44, 8, 45, 44, 72, 69, [801], 70, 69, [50], 70, 300, 69, [333], 70, 45, 44, 77],
+        family=Asr, audio=(32, 2, 1, 8), text=(64, 4, 4, 64, 2, 352), head_dim=16, tied=False, pad=76, layout="transformers5",
+        prompt=[44, 8, 45, 44, 72, 69, [801], 70, 69, [50], 70, 300, 69, [333], 70, 45, 44, 77],
     ),
 }
 
@@ -364,7 +369,7 @@ def make(name, case):
         scores = torch.stack([s[0] for s in out.scores])
         top = scores.topk(2, dim=-1).values
         gap = (top[:, 0] - top[:, 1]).min().item()
-        if gap > 3e-3 and len(set(greedy)) >= 20 and case["pad"] not in greedy:
+        if gap > 2e-3 and len(set(greedy)) >= 20 and case["pad"] not in greedy:
             break
     else:
         raise SystemExit(f"{name}: no seed gave a usable golden")

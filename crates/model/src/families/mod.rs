@@ -164,7 +164,7 @@ pub trait AudioEncoder: Send + Sync {
     fn project(&self, states: &[f32]) -> Vec<f32>;
 }
 
-impl dyn AudioEncoder {
+impl dyn AudioEncoder + '_ {
     /// Audio embeddings of a recording, `(audio tokens, width of the decoder)`, block by block. `progress` is told layers
     /// done and in all.
     pub fn embed(

@@ -1,0 +1,133 @@
+//! Checkpoints of every family from the command line: random weights, real commands.
+
+#[path = "../../model/tests/common/qwen.rs"]
+mod qwen;
+
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output};
+
+use serde_json::Value;
+
+fn data() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../model/tests/data/qwen")
+}
+
+fn wnw(arguments: &[&str]) -> Output {
+    Command::new(env!("CARGO_BIN_EXE_wnw")).args(arguments).output().unwrap()
+}
+
+fn text(bytes: &[u8]) -> String {
+    String::from_utf8_lossy(bytes).into_owned()
+}
+
+fn json(arguments: &[&str]) -> Value {
+    let output = wnw(arguments);
+    assert!(output.status.success(), "{arguments:?}: {}", text(&output.stderr));
+    serde_json::from_slice(&output.stdout).unwrap()
+}
+
+/// A checkpoint with the small tokenizer, and a recording beside it.
+fn checkpoint(name: &str) -> tempfile::TempDir {
+    let golden: Value =
+        serde_json::from_slice(&std::fs::read(data().join(format!("{name}.json"))).unwrap()).unwrap();
+    let dir = tempfile::tempdir().unwrap();
+    let draw = qwen::Draw { seed: 3, embed: 1.0, final_norm: 1.0 };
+    qwen::write(dir.path(), &golden["config"], golden["layout"].as_str().unwrap(), draw);
+    std::fs::copy(data().join("tokenizer.json"), dir.path().join("tokenizer.json")).unwrap();
+    let samples = (0..48_000).map(|i| ((i as f32 * 0.13).sin() * 0.3).to_le_bytes());
+    std::fs::write(dir.path().join("tone.f32"), samples.flatten().collect::<Vec<u8>>()).unwrap();
+    dir
+}
+
+#[test]
+fn info_plan_and_transcribe_know_every_family() {
+    for (name, family, rate, window) in
+        [("omni-release", "Qwen2.5-Omni", 25.0, 300.0), ("asr-release", "Qwen3-ASR", 13.0, 1200.0)]
+    {
+        let dir = checkpoint(name);
+        let path = dir.path().to_str().unwrap();
+        let tone = dir.path().join("tone.f32");
+        let tone = tone.to_str().unwrap();
+        let info = wnw(&["model", "info", path]);
+        let info = text(&info.stdout);
+        assert!(info.contains(family) && info.contains(&format!("{rate} audio tokens a second")), "{info}");
+        let info = json(&["model", "info", path, "--json"]);
+        assert_eq!((&info["family"], &info["max_audio_seconds"]), (&family.into(), &window.into()));
+        // What is skipped is not part of the model.
+        let parts = info["parts"].as_array().unwrap();
+        let tensors: u64 = parts.iter().map(|p| p["tensors"].as_u64().unwrap()).sum();
+        assert_eq!(tensors as usize, qwen::tensors(&golden_config(name)).len());
+
+        let plan = json(&["plan", "--model", path, "--duration", "1h", "--dtype", "f32", "--json"]);
+        assert_eq!(plan["windows"], (3600.0f64 / window).ceil() as u64);
+        let positions = plan["plan"]["positions"].as_f64().unwrap();
+        assert!(positions >= rate * window, "{plan}");
+
+        let options = ["--dtype", "f32", "--max-new-tokens", "6", "--quiet", "--pcm", "f32le:16000:1"];
+        let mut arguments = vec!["transcribe", "--model", path, "--format", "json", "--language", "fr"];
+        arguments.extend(options);
+        arguments.push(tone);
+        let got = json(&arguments);
+        assert_eq!(got["language"], "fr");
+        let want = if name.starts_with("omni") { 75 } else { 39 };
+        assert_eq!(got["audio_tokens"].as_u64().or(got["statistics"]["audio_tokens"].as_u64()), Some(want));
+
+        let mut arguments = vec!["transcribe", "--model", path, "--kv", "wnw", "--kv-roles", "uniform"];
+        arguments.extend(["--r-gpu", "0.4"]);
+        arguments.extend(options);
+        arguments.push(tone);
+        let output = wnw(&arguments);
+        assert!(output.status.success(), "{}", text(&output.stderr));
+    }
+}
+
+fn golden_config(name: &str) -> Value {
+    let golden = std::fs::read(data().join(format!("{name}.json"))).unwrap();
+    serde_json::from_slice::<Value>(&golden).unwrap()["config"].clone()
+}
+
+#[test]
+fn what_a_family_cannot_do_is_wrong_usage() {
+    let dir = checkpoint("asr-tied");
+    let path = dir.path().to_str().unwrap();
+    let tone = dir.path().join("tone.f32");
+    let tone = tone.to_str().unwrap();
+    let refuse = |model: &str, more: &[&str], says: &str| {
+        let mut arguments = vec!["transcribe", "--model", model, "--pcm", "f32le:16000:1"];
+        arguments.extend(more);
+        arguments.push(tone);
+        let output = wnw(&arguments);
+        let message = text(&output.stderr);
+        assert_eq!(output.status.code(), Some(2), "{message}");
+        assert!(message.contains(says), "{message}");
+    };
+    refuse(path, &["--task", "translate", "--to", "fr"], "--task: Qwen3-ASR only transcribes");
+    refuse(path, &["--task", "chat", "--prompt", "What?"], "--task: Qwen3-ASR only transcribes");
+    refuse(path, &["--language", "xx"], "--language: 'xx'");
+    refuse("tiny", &["--language", "ja"], "'ja' is no language of Voxtral");
+    refuse("tiny", &["--context", "names"], "--context: Voxtral takes no context words");
+    // Weights that end too early, and a configuration of a relative.
+    let weights = dir.path().join("model.safetensors");
+    let bytes = std::fs::read(&weights).unwrap();
+    std::fs::write(&weights, &bytes[..bytes.len() / 2]).unwrap();
+    let output = wnw(&["model", "info", path]);
+    assert_eq!(output.status.code(), Some(1));
+    assert!(text(&output.stderr).contains("fetch it again"), "{}", text(&output.stderr));
+    std::fs::write(dir.path().join("config.json"), r#"{"model_type":"qwen2_audio"}"#).unwrap();
+    let output = wnw(&["model", "info", path]);
+    assert!(text(&output.stderr).contains("Qwen2-Audio"), "{}", text(&output.stderr));
+}
+
+#[test]
+fn releases_are_planned_without_a_download() {
+    for (name, weights) in [
+        ("Qwen/Qwen2.5-Omni-3B", 3.086e9),
+        ("Qwen/Qwen2.5-Omni-7B", 7.07e9),
+        ("Qwen/Qwen3-ASR-0.6B", 0.596e9),
+        ("Qwen/Qwen3-ASR-1.7B", 1.72e9),
+    ] {
+        let plan = json(&["plan", "--model", name, "--duration", "5m", "--dtype", "bf16", "--json"]);
+        let decoder = plan["plan"]["decoder_weights"].as_f64().unwrap() / 2.0;
+        assert!((decoder / weights - 1.0).abs() < 0.02, "{name}: {decoder} weights in the decoder");
+    }
+}

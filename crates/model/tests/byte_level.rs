@@ -1,0 +1,149 @@
+//! The byte-level tokenizer and the prompts of Qwen's families against Hugging Face's tokenizers library
+//! (tools/goldens/byte_level.py).
+
+use std::path::{Path, PathBuf};
+
+use serde_json::{Value, json};
+use wnw_model::byte_level::ByteLevelBpe;
+use wnw_model::families::{self, Language};
+use wnw_model::prompt::Task;
+use wnw_model::tokenizer::TextDecoder;
+use wnw_model::{Tokenizer, TokenizerSource};
+
+fn data() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/data/qwen")
+}
+
+fn read(name: &str) -> Value {
+    serde_json::from_slice(&std::fs::read(data().join(name)).unwrap()).unwrap()
+}
+
+/// The two forms of the same tokenizer: `tokenizer.json`, and `vocab.json` with `merges.txt` and control tokens.
+fn forms() -> [tempfile::TempDir; 2] {
+    let dirs = [tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap()];
+    let write = |dir: &Path, name: &str, text: String| std::fs::write(dir.join(name), text).unwrap();
+    let whole = read("tokenizer.json");
+    write(dirs[0].path(), "tokenizer.json", whole.to_string());
+    let pair = dirs[1].path();
+    let added = whole["added_tokens"].as_array().unwrap();
+    let mut vocab = whole["model"]["vocab"].clone();
+    added.iter().for_each(|a| drop(vocab.as_object_mut().unwrap().remove(a["content"].as_str().unwrap())));
+    write(pair, "vocab.json", vocab.to_string());
+    let merges = whole["model"]["merges"].as_array().unwrap().iter();
+    let lines: Vec<String> = merges
+        .map(|m| match m.as_array() {
+            Some(pair) => format!("{} {}", pair[0].as_str().unwrap(), pair[1].as_str().unwrap()),
+            None => m.as_str().unwrap().to_owned(),
+        })
+        .collect();
+    write(pair, "merges.txt", format!("#version: 0.2\n{}\n", lines.join("\n")));
+    let decoder: serde_json::Map<String, Value> = added
+        .iter()
+        .map(|a| (a["id"].to_string(), json!({"content": a["content"], "special": a["special"]})))
+        .collect();
+    write(pair, "tokenizer_config.json", json!({ "added_tokens_decoder": decoder }).to_string());
+    dirs
+}
+
+fn ids(value: &Value) -> Vec<u32> {
+    let one = |v: &Value| match v.as_array() {
+        Some(run) => vec![run[0].as_u64().unwrap() as u32; run[1].as_u64().unwrap() as usize],
+        None => vec![v.as_u64().unwrap() as u32],
+    };
+    value.as_array().unwrap().iter().flat_map(one).collect()
+}
+
+fn dialogue(family: &str, dir: &Path) -> Language {
+    let config = read(&format!("{family}-release.json"))["config"].to_string();
+    let family = families::open(config.as_bytes(), Path::new("config.json")).unwrap();
+    family.dialogue(&TokenizerSource::Dir(dir.into())).unwrap()
+}
+
+#[test]
+fn both_forms_equal_the_reference() {
+    let golden = read("tokenizer-golden.json");
+    for dir in forms() {
+        let tokenizer = ByteLevelBpe::open(dir.path()).unwrap();
+        for case in golden["texts"].as_array().unwrap() {
+            let text = case["text"].as_str().unwrap();
+            let got = tokenizer.encode(text).unwrap();
+            assert_eq!(got, ids(&case["ids"]), "{text:?}");
+            // In NFC, and otherwise the same.
+            let back = (&tokenizer as &dyn Tokenizer).decode(&got);
+            assert_eq!(back, text.replace("e\u{301}", "é"), "{text:?}");
+        }
+        for (name, id) in golden["special"].as_object().unwrap() {
+            let id = id.as_u64().unwrap() as u32;
+            assert_eq!(tokenizer.special(name), Some(id));
+            // Text that is a token as a whole is text.
+            let is_text = name == "<asr_text>";
+            assert_eq!(tokenizer.special_name(id).is_none(), is_text, "{name}");
+            assert_eq!(tokenizer.token_bytes(id).is_some(), is_text, "{name}");
+        }
+        assert!(tokenizer.require_special("<|other|>").unwrap_err().to_string().contains("<|other|>"));
+        assert_eq!(TextDecoder::new(&tokenizer).push(100_000), "\u{fffd}");
+    }
+}
+
+#[test]
+fn prompts_are_those_of_the_chat_templates() {
+    let golden = read("tokenizer-golden.json");
+    let dirs = forms();
+    for case in golden["prompts"].as_array().unwrap() {
+        let language = case["language"].as_str();
+        let task = match case["task"].as_str().unwrap() {
+            "transcribe" => Task::transcribe(language)
+                .unwrap()
+                .with_context(case["context"].as_str().unwrap_or_default().to_owned()),
+            "translate" => Task::translate(language.unwrap()).unwrap(),
+            _ => Task::Chat { instruction: case["instruction"].as_str().unwrap().to_owned() },
+        };
+        let (tokenizer, dialogue) = dialogue(case["family"].as_str().unwrap(), dirs[0].path());
+        let prompt = dialogue.prompt(tokenizer.as_ref(), &task, 7).unwrap();
+        assert_eq!(prompt.ids, ids(&case["ids"]), "{case}");
+        assert_eq!((prompt.layout.len(), prompt.layout.n_audio()), (prompt.ids.len(), 7));
+        let stops = [golden["special"]["<|im_end|>"].clone(), golden["special"]["<|endoftext|>"].clone()];
+        assert_eq!(dialogue.stops(), ids(&json!(stops)));
+    }
+}
+
+#[test]
+fn broken_tokenizers_are_named() {
+    let dir = tempfile::tempdir().unwrap();
+    let open = || ByteLevelBpe::open(dir.path()).err().map(|e| e.to_string()).unwrap_or_default();
+    assert!(open().contains("vocab.json with merges.txt"), "{}", open());
+    let whole = read("tokenizer.json");
+    let path = dir.path().join("tokenizer.json");
+    let with = |change: &dyn Fn(&mut Value)| {
+        let mut json = whole.clone();
+        change(&mut json);
+        std::fs::write(&path, json.to_string()).unwrap();
+        let error = ByteLevelBpe::open(dir.path()).err().map(|e| e.to_string()).unwrap_or_default();
+        assert!(error.is_empty() || error.contains("tokenizer.json"), "{error}");
+        error
+    };
+    assert_eq!(with(&|_| {}), "");
+    assert!(with(&|j| j["model"]["type"] = "Unigram".into()).contains("Unigram"));
+    assert!(with(&|j| j["normalizer"] = json!({"type": "NFKC"})).contains("NFKC"));
+    assert!(with(&|j| j["pre_tokenizer"] = json!({"type": "Metaspace"})).contains("pattern"));
+    assert!(
+        with(&|j| j["pre_tokenizer"]["pretokenizers"][0]["pattern"]["Regex"] = "(".into())
+            .contains("regular")
+    );
+    assert!(with(&|j| j["model"]["vocab"]["!"] = 7.into()).contains("id 7"));
+    assert!(with(&|j| j["model"]["vocab"]["x y"] = 9999.into()).contains("alphabet"));
+    assert!(with(&|j| j["model"]["vocab"]["zz"] = 99_999_999.into()).contains("id 99999999"));
+    assert!(with(&|j| j["model"]["merges"][3] = "q z".into()).contains("merge 3"));
+    assert!(with(&|j| drop(j["model"]["vocab"].as_object_mut().unwrap().remove("!"))).contains("byte 0x21"));
+    assert!(with(&|j| j["model"]["merges"] = 3.into()).contains("not a tokenizer"));
+    std::fs::write(&path, b"{").unwrap();
+    assert!(open().contains("not a tokenizer"));
+    // A tokenizer of the other family has not the tokens that the prompt needs.
+    let mut json = whole.clone();
+    json["added_tokens"].as_array_mut().unwrap().retain(|a| a["content"] != "<|audio_pad|>");
+    std::fs::write(&path, json.to_string()).unwrap();
+    let config = read("asr-release.json")["config"].to_string();
+    let family = families::open(config.as_bytes(), Path::new("config.json")).unwrap();
+    let error = family.dialogue(&TokenizerSource::Dir(dir.path().into())).err().unwrap().to_string();
+    assert!(error.contains("<|audio_pad|>"), "{error}");
+}
