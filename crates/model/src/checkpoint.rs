@@ -12,6 +12,8 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use memmap2::Mmap;
+#[cfg(unix)]
+use memmap2::UncheckedAdvice;
 use safetensors::{Dtype, SafeTensors};
 use thiserror::Error;
 
@@ -141,6 +143,20 @@ impl TensorView {
     /// The elements as f32, row major; one that is not finite is an error. For tensors that [`Checkpoint::check`] passed.
     pub fn to_f32(&self) -> Result<Vec<f32>, WeightError> {
         to_f32(self)
+    }
+
+    /// Gives the tensor's pages back to the system, for weights that have been copied in another type: they would count as
+    /// this process's memory although nothing reads them again. If something does, they come back from the file.
+    pub(crate) fn release_pages(&self) {
+        #[cfg(unix)]
+        if let Bytes::Mapped(map) = &self.bytes {
+            // SAFETY: the map is shared with a file and read-only, so that its pages hold nothing but the file's bytes:
+            // dropping them loses nothing, and the next read brings them back.
+            let advised =
+                unsafe { map.unchecked_advise_range(UncheckedAdvice::DontNeed, self.start, self.len) };
+            // Advice that is not taken costs memory and nothing else.
+            drop(advised);
+        }
     }
 
     /// Number of elements.
@@ -358,6 +374,25 @@ pub(crate) fn thinker_name(name: &str) -> Cow<'_, str> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn released_pages_come_back_as_they_were() {
+        let dir = tempfile::tempdir().unwrap();
+        let bytes: Vec<u8> = (0..3 << 16).map(|i| (i * 31 % 251) as u8).collect();
+        let view = |name: &'static str, n: usize| {
+            (name, safetensors::tensor::TensorView::new(Dtype::F32, vec![n], &bytes[..4 * n]).unwrap())
+        };
+        let file = safetensors::serialize([view("a", 5), view("b", 30_000)], None).unwrap();
+        std::fs::write(dir.path().join("model.safetensors"), file).unwrap();
+        let checkpoint = Checkpoint::open(dir.path()).unwrap();
+        for _ in 0..2 {
+            for (name, n) in [("a", 5), ("b", 30_000)] {
+                let view = checkpoint.get(name).unwrap();
+                assert!(view.data() == &bytes[..4 * n], "{name}");
+                view.release_pages();
+            }
+        }
+    }
 
     #[test]
     fn broken_files_are_named() {

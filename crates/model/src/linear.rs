@@ -169,6 +169,7 @@ impl<T: KvElement + bytemuck::AnyBitPattern> Elements<T> {
                 out.push(narrow);
             }
         }
+        view.release_pages();
         Ok(Self::Owned(out))
     }
 }
@@ -268,6 +269,7 @@ fn quantize<B: GgmlType>(
         }
         B::from_float(wide, blocks);
     }
+    weight.release_pages();
     Ok(out)
 }
 
