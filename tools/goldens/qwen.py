@@ -25,8 +25,12 @@ from transformers import (
     Qwen2_5OmniThinkerConfig,
     Qwen2_5OmniThinkerForConditionalGeneration,
     Qwen3ASRConfig,
+    Qwen3ASRFeatureExtractor,
     Qwen3ASRForConditionalGeneration,
 )
+
+from transformers.models.qwen2_5_omni import modeling_qwen2_5_omni
+from transformers.models.qwen3 import modeling_qwen3
 
 OUT = Path(__file__).resolve().parents[2] / "crates/model/tests/data/qwen"
 STEPS = 64
@@ -227,6 +231,7 @@ def padded(mels, multiple):
 
 
 class Omni:
+    rotary = modeling_qwen2_5_omni
     configs = staticmethod(omni_config)
     model = Qwen2_5OmniThinkerForConditionalGeneration
 
@@ -249,6 +254,7 @@ class Omni:
 
 
 class Asr:
+    rotary = modeling_qwen3
     configs = staticmethod(asr_config)
     model = Qwen3ASRForConditionalGeneration
 
@@ -274,6 +280,7 @@ CASES = {
     "omni-release": dict(
         family=Omni, audio=(32, 2, 2), text=(48, 4, 4, 96, 2, 320), tied=False, pad=46, layout="release",
         prompt=[44, 8, 198, 45, 98, 44, 72, 98, 47, [201], 48, 200, 3, 17, 90, 45, 98, 44, 77, 98], lengths=True,
+        scores=True,
     ),
     # The names of transformers 5 and its flat configuration; tied; two recordings of different lengths.
     "omni-tied": dict(
@@ -294,6 +301,7 @@ CASES = {
     "asr-release": dict(
         family=Asr, audio=(32, 2, 2, 8), text=(48, 4, 2, 96, 2, 320), head_dim=16, tied=False, pad=76, layout="release",
         prompt=[44, 8, 198, 120, 121, 45, 98, 44, 72, 98, 69, [201], 70, 45, 98, 44, 77, 98], lengths=True,
+        scores=True,
     ),
     # transformers' names; tied; a forced language.
     "asr-tied": dict(
@@ -337,6 +345,49 @@ def sample(matrix, every):
 def embed(case, model, mel):
     inputs = list(case["family"].inputs([mel]).values())
     return model.get_audio_features(*inputs).pooler_output
+
+
+def head_scores(case, model, ids, embeddings, answer, eos=1, top_k=4):
+    """Loss, hits of the voice score and head sensitivities by PyTorch, as in calibration.py."""
+    ids, audio = torch.tensor(ids + answer), embeddings.detach()
+    is_audio = ids == case["pad"]
+    starts = torch.linspace(0, len(audio) - 7, len(answer)).long()
+    spans = torch.stack([starts, starts + 1 + torch.arange(len(answer)) % 7], dim=1)
+    embeds = model.get_input_embeddings()(ids).detach().clone()
+    embeds[is_audio] = audio
+    module, rotated = case["family"].rotary, []
+    plain = module.apply_rotary_pos_emb
+
+    def recording(q, k, *args, **kwargs):
+        q, k = plain(q, k, *args, **kwargs)
+        k.retain_grad()
+        rotated.append(k)
+        return q, k
+
+    module.apply_rotary_pos_emb = recording
+    try:
+        out = model(inputs_embeds=embeds[None].requires_grad_(), output_attentions=True)
+    finally:
+        module.apply_rotary_pos_emb = plain
+    queries = torch.arange(len(ids) - len(answer) - 1, len(ids))
+    loss = torch.nn.functional.cross_entropy(out.logits[0, queries], torch.tensor(answer + [eos]))
+    loss.backward()
+    norms = torch.stack([k.grad[0] for k in rotated])[:, :, is_audio].norm(dim=-1)
+    weights = torch.stack([a[0] for a in out.attentions])[:, :, queries[:-1]][..., is_audio]
+    top = weights.topk(top_k + 1, dim=-1)
+    gap = (top.values[..., -2] / top.values[..., -1] - 1).min().item()
+    assert gap > 1e-5, f"rounding decides which positions are in the top: {gap}"
+    chosen = top.indices[..., :top_k]
+    hits = ((chosen >= spans[:, :1]) & (chosen < spans[:, 1:])).sum(-1).sum(-1)
+    return dict(
+        answer=answer,
+        eos=eos,
+        top_k=top_k,
+        spans=spans.tolist(),
+        loss=float(f"{loss.item():.9g}"),
+        hits=hits.flatten().tolist(),
+        hs=[float(f"{x:.9g}") for x in norms.double().mean(-1).flatten().tolist()],
+    )
 
 
 def make(name, case):
@@ -405,14 +456,37 @@ def make(name, case):
         last=sample(logits[-1:], 7),
         lengths=lengths,
     )
+    if case.get("scores"):
+        golden["scores"] = head_scores(case, model, ids[0].tolist(), embeddings, greedy[:17])
     OUT.mkdir(parents=True, exist_ok=True)
     text = json.dumps(golden, separators=(",", ":"))
     (OUT / f"{name}.json").write_text(text + "\n")
     print(name, "seed", seed, "gap", golden["min_gap"], "distinct", len(set(greedy)), len(text), "bytes")
 
 
+def noise(n):
+    """White noise at half scale from a 32-bit linear congruential generator, as in mel.py."""
+    out = np.empty(n, np.uint32)
+    state = 12345
+    for i in range(n):
+        state = (state * 1664525 + 1013904223) & 0xFFFFFFFF
+        out[i] = state
+    return ((out >> 16).astype(np.int32) - 32768).astype(np.float32) / np.float32(65536)
+
+
+def features():
+    """Qwen3-ASR's log-mel frames (those of Qwen2.5-Omni are in mel.py), less the zero frames that fill up a chunk."""
+    cases = []
+    for n in [500, 8000, 8159, 16000, 16123, 47999]:
+        out = Qwen3ASRFeatureExtractor()(noise(n), sampling_rate=16000, padding=True, return_attention_mask=True, return_tensors="np")
+        frames = int(out["attention_mask"][0].sum())
+        mel = torch.from_numpy(out["input_features"][0][:, :frames].copy())
+        cases.append(dict(samples=n, **sample(mel, 331)))
+    (OUT / "asr-features.json").write_text(json.dumps(cases, separators=(",", ":")) + "\n")
+
+
 if __name__ == "__main__":
     torch.set_num_threads(1)
     transformers.logging.set_verbosity_error()
-    for wanted in sys.argv[1:] or CASES:
-        make(wanted, CASES[wanted])
+    for wanted in sys.argv[1:] or ["features", *CASES]:
+        features() if wanted == "features" else make(wanted, CASES[wanted])

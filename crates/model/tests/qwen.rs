@@ -133,6 +133,27 @@ fn f32_agrees_with_transformers() {
     }
 }
 
+/// Qwen3-ASR's features: short recordings are padded to half a second, and the last incomplete frame is left out.
+#[test]
+fn features_are_those_of_the_reference() {
+    let config = golden("asr-release")["config"].to_string();
+    let family = families::open(config.as_bytes(), Path::new("config.json")).unwrap();
+    for case in golden("asr-features").as_array().unwrap() {
+        let n = case["samples"].as_u64().unwrap() as usize;
+        let mut state = 12_345u32;
+        let noise = (0..n).map(|_| {
+            state = state.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
+            ((state >> 16) as i32 - 32_768) as f32 / 65_536.0
+        });
+        let mut samples: Vec<f32> = noise.collect();
+        samples.resize(n.max(family.least_samples()), 0.0);
+        let mel = family.features().compute(&samples).unwrap();
+        let worst = difference(&format!("{n} samples"), case, &mel.data, mel.n_frames);
+        assert!(worst <= TOLERANCE, "{n} samples: {worst:e}");
+        assert_eq!(family.audio_tokens(n), rows("asr", mel.n_frames));
+    }
+}
+
 /// Placeholders of a prompt and rows of the encoder, for lengths of samples that a generator draws.
 #[test]
 fn placeholders_are_as_many_as_embeddings() {
