@@ -63,7 +63,7 @@ pub enum ModelError {
     #[error("the recording's features: {0}")]
     Features(String),
     /// Too little sound for one audio token.
-    #[error("a recording of {samples} samples is too short for {family}; it needs at least 30 ms")]
+    #[error("a recording of {samples} samples is too short for {family}: it needs more than 20 ms")]
     TooShort {
         /// Samples at 16 kHz.
         samples: usize,
