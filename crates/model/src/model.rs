@@ -261,6 +261,8 @@ impl ModelFiles {
         progress: impl FnMut(usize, usize),
     ) -> Result<SpeechModel, ModelError> {
         let (tokenizer, dialogue) = self.family.dialogue(&self.tokenizer)?;
+        // First, so that what it reads of every tensor is given back with the rest of it.
+        let fingerprint = fingerprint(&self.checkpoint);
         let (encoder, decoder) = self.load_parts(options, progress)?;
         Ok(SpeechModel {
             encoder,
@@ -269,7 +271,7 @@ impl ModelFiles {
             tokenizer,
             dialogue,
             dtype: options.dtype(),
-            fingerprint: fingerprint(&self.checkpoint),
+            fingerprint,
             name: self.name,
             family: self.family,
         })

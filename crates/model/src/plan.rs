@@ -18,7 +18,7 @@ pub struct MemoryPlan {
     pub encoder_weights: u64,
     /// Decoder layers and output layer, in the type asked for.
     pub decoder_weights: u64,
-    /// Token embeddings, as in the checkpoint (2 bytes an element assumed).
+    /// Token embeddings: the pages around the rows that are read, at most the whole table (2 bytes an element assumed).
     pub embeddings: u64,
     /// Keys and values on the device: of all positions, or of a part of the audio and of the text.
     pub kv: u64,
@@ -38,6 +38,9 @@ pub struct MemoryPlan {
 
 /// What the program takes before any model is loaded, and beside it.
 const PROGRAM_BYTES: u64 = 25 << 20;
+
+/// Bytes that come in from a mapped file when one row of it is read: Linux maps 16 pages around a fault.
+const PAGES_AROUND_A_ROW: u64 = 64 << 10;
 
 /// Prompt positions that are not audio, at most (instruction, language, control tokens).
 const TEXT_POSITIONS: u64 = 64;
@@ -79,7 +82,8 @@ impl MemoryPlan {
         let mel = (family.features().frames(samples) * family.encoder().n_mels * 4) as u64;
         let chunk = family.encoding_bytes(samples);
         let samples = samples as u64 * 4;
-        let embeddings = (d.vocab_size * h * 2) as u64;
+        let read = (TEXT_POSITIONS + max_new_tokens) * PAGES_AROUND_A_ROW;
+        let embeddings = ((d.vocab_size * h * 2) as u64).min(read);
         let weights = encoder_weights + decoder_weights + embeddings;
         Self {
             seconds,
