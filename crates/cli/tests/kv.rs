@@ -107,6 +107,10 @@ fn a_budget_is_kept_or_refused_with_the_least_that_works() {
     let budget = format!("{least}B");
     let got = json(&["--kv", "wnw", "--kv-budget", &budget]);
     assert!(got["statistics"]["kv_bytes"].as_u64().unwrap() <= least, "{}", got["statistics"]);
+    let hardly = got["statistics"]["r_gpu"].as_f64().unwrap() < 0.1;
+    let warned = |t: &Value| t["warnings"].as_array().unwrap().iter().any(|w| w["kind"] == "kv-budget");
+    assert!(hardly && warned(&got), "{}", got["warnings"]);
+    assert!(!warned(&json(&["--kv", "wnw", "--kv-budget", "1GiB"])));
     let less = format!("{}B", least - 1);
     assert!(error(&["--kv", "wnw", "--kv-budget", &less]).contains("--kv-budget"));
     assert!(error(&["--kv-budget", "100KiB"]).contains("full"));

@@ -26,6 +26,8 @@ const RATE: f64 = wnw_audio::SAMPLE_RATE as f64;
 const SILENCE_PEAK: f32 = 1e-4;
 /// r_GPU above its target from which a run says so.
 const NOTABLE_EXCESS: f64 = 0.05;
+/// Share of the audio KV on the device below which a budget is reported: the least that the paper has figures for.
+const LEAST_R_GPU: f64 = 0.1;
 /// Tokens per second for which a KV budget keeps room: brisk speech. The cap on tokens is far higher, for it must never
 /// cut speech off.
 const EXPECTED_TOKENS_PER_SECOND: f64 = 5.0;
@@ -461,8 +463,16 @@ impl<'a> Run<'a> {
         }
     }
 
-    /// Says so when more was kept than asked for.
+    /// Says so when more was kept than asked for, or when a budget left hardly anything.
     pub fn note_retention(&mut self, sink: Sink<'_>) -> Result<(), EngineError> {
+        let left = self.kv.statistics().r_gpu;
+        if self.request.kv.budget.is_some() && self.statistics.new_tokens > 0 && left < LEAST_R_GPU {
+            let message = format!(
+                "the KV budget left {:.1} % of the audio KV on the device: expect a worse text; raise --kv-budget or use a shorter --window",
+                100.0 * left
+            );
+            self.warn(sink, Warning { kind: "kv-budget", message, start: None, end: None })?;
+        }
         let Method::Wnw { options, fixed_r_gpu: true, .. } = &self.request.method else { return Ok(()) };
         let (target, measured) = (options.r_gpu, self.kv.statistics().r_gpu);
         if options.lambda.is_some() || self.statistics.new_tokens == 0 || measured <= target + NOTABLE_EXCESS
