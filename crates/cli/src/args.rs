@@ -9,6 +9,7 @@ use wnw_kv::KvDtype;
 use wnw_model::WeightDtype;
 
 use crate::analyze_command::AnalyzeArgs;
+use crate::bench_args::BenchArgs;
 use crate::calibrate_command::CalibrateArgs;
 use crate::data_command::DataArgs;
 use crate::eval_command::{self, EvalArgs};
@@ -52,6 +53,8 @@ pub enum Command {
         after_help = "Example: wnw plan --model mistralai/Voxtral-Mini-3B-2507 --duration 1h --memory 8GiB\n\nExit code: 1 when --memory is too little, 2 for wrong usage."
     )]
     Plan(PlanArgs),
+    /// Measure what the machine can do at most, and how close decoding, prefill and encoder come to it.
+    Bench(BenchArgs),
     /// Print completions for a shell.
     #[command(after_help = "Example: wnw completions bash > /etc/bash_completion.d/wnw")]
     Completions {

@@ -5,12 +5,14 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 
 use thiserror::Error;
+use wnw_bench::BenchError;
 use wnw_calibrate::CalibrateError;
 use wnw_engine::EngineError;
 use wnw_eval::harness::HarnessError;
 use wnw_model::ModelError;
 
 use crate::signals;
+use crate::system::bytes;
 
 /// Longest name of a file, in bytes, on the usual file systems.
 pub const MAX_NAME: usize = 255;
@@ -39,6 +41,20 @@ pub enum CliError {
     /// A run over data sets.
     #[error(transparent)]
     Eval(Box<HarnessError>),
+    /// A measurement.
+    #[error(transparent)]
+    Bench(#[from] BenchError),
+    /// A measurement for which there is too little memory.
+    #[error(
+        "this needs about {} of memory ({needed} bytes), of which {} can be had: use a smaller --shape, fewer --layers, a narrower --dtype, less --audio or a smaller --batch",
+        bytes(*needed), bytes(*available)
+    )]
+    Memory {
+        /// Bytes needed.
+        needed: u64,
+        /// Bytes that can be had.
+        available: u64,
+    },
     /// Writing a result.
     #[error("{path}: cannot write: {source}")]
     Write {

@@ -5,6 +5,9 @@
 mod analyze_command;
 mod answers;
 mod args;
+mod bench_args;
+mod bench_command;
+mod bench_tables;
 mod calibrate_command;
 mod charts;
 mod data_command;
@@ -51,6 +54,7 @@ fn main() -> ExitCode {
         Command::Eval(args) => eval_command::run(args),
         Command::Data(args) => data_command::run(args).map(|()| ExitCode::SUCCESS),
         Command::Model(args) => model_command::run(args).map(|()| ExitCode::SUCCESS),
+        Command::Bench(args) => bench_command::run(args).map(|()| ExitCode::SUCCESS),
         Command::Plan(args) => plan_command::run(args),
         Command::Completions { shell } => {
             let mut script = Vec::new();

@@ -22,6 +22,19 @@ pub fn peak_memory() -> Option<u64> {
     line.trim().strip_suffix("kB")?.trim().parse::<u64>().ok().map(|kib| kib * 1024)
 }
 
+/// Memory that this process can still have, in bytes: what the system calls available, within the limit of its control
+/// group; `None` where the system does not say.
+pub fn available_memory() -> Option<u64> {
+    let meminfo = std::fs::read_to_string("/proc/meminfo").ok()?;
+    let line = meminfo.lines().find_map(|l| l.strip_prefix("MemAvailable:"))?;
+    let available = line.trim().strip_suffix("kB")?.trim().parse::<u64>().ok()? * 1024;
+    let group = |name: &str| -> Option<u64> {
+        std::fs::read_to_string(format!("/sys/fs/cgroup/{name}")).ok()?.trim().parse().ok()
+    };
+    let left = group("memory.max").map(|max| max.saturating_sub(group("memory.current").unwrap_or(0)));
+    Some(left.map_or(available, |left| left.min(available)))
+}
+
 /// The processor's name, or its architecture where the system does not say.
 pub fn processor() -> String {
     let cpuinfo = std::fs::read_to_string("/proc/cpuinfo").unwrap_or_default();

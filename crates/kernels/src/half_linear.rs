@@ -32,14 +32,25 @@ pub fn half_linear<T: KvElement>(x: &[f32], w: &[T], m: usize, n: usize, k: usiz
         return;
     }
     if m <= MAX_DIRECT_ROWS {
-        return tiled(m, n, out, |first, rows, result| {
-            let w = &w[first * k..(first + rows) * k];
-            for (x, result) in x.chunks_exact(k).zip(result.chunks_exact_mut(rows)) {
-                matvec(w, x, result);
-            }
-        });
+        return half_linear_each(x, w, m, n, k, out);
     }
     tiled_linear(x, m, n, k, out, |first, wide| widen(&w[first * k..first * k + wide.len()], wide));
+}
+
+/// The same for rows that have nothing to do with each other, such as the steps of several sessions: each row of `out` has
+/// the bits that it would have alone, and a tile of weights is read from memory once for all rows.
+pub fn half_linear_each<T: KvElement>(x: &[f32], w: &[T], m: usize, n: usize, k: usize, out: &mut [f32]) {
+    assert_eq!((x.len(), w.len(), out.len()), (m * k, n * k, m * n), "half_linear: shapes");
+    if m == 1 || size_of_val(w) < PARALLEL_FROM {
+        let rows = x.chunks_exact(k).zip(out.chunks_exact_mut(n));
+        return rows.for_each(|(x, out)| half_linear(x, w, 1, n, k, out));
+    }
+    by_columns(m, n, out, |first, rows, result| {
+        let w = &w[first * k..(first + rows) * k];
+        for (x, result) in x.chunks_exact(k).zip(result.chunks_exact_mut(rows)) {
+            matvec(w, x, result);
+        }
+    });
 }
 
 /// `out = x · wᵀ` for weights in any form: `rows_to_f32(first, wide)` fills `wide`, `(rows, k)`, with the rows of `w` from
@@ -52,7 +63,7 @@ pub fn tiled_linear(
     out: &mut [f32],
     rows_to_f32: impl Fn(usize, &mut [f32]) + Sync,
 ) {
-    tiled(m, n, out, |first, rows, result| {
+    by_columns(m, n, out, |first, rows, result| {
         let mut wide = vec![0f32; rows * k];
         rows_to_f32(first, &mut wide);
         matmul_transposed(x, &wide, m, rows, k, result);
@@ -60,8 +71,8 @@ pub fn tiled_linear(
 }
 
 /// Computes `out`, `(m, n)`, in parallel by tiles of columns: `tile(first, rows, result)` fills `result`, `(m, rows)`, with
-/// columns `first .. first + rows`.
-fn tiled(m: usize, n: usize, out: &mut [f32], tile: impl Fn(usize, usize, &mut [f32]) + Sync) {
+/// columns `first .. first + rows`. Tiles start at multiples of 64.
+pub fn by_columns(m: usize, n: usize, out: &mut [f32], tile: impl Fn(usize, usize, &mut [f32]) + Sync) {
     assert_eq!(out.len(), m * n, "linear layer: output");
     let out = RowsPtr(out.as_mut_ptr());
     (0..n.div_ceil(TILE)).into_par_iter().for_each(|t| {
@@ -78,7 +89,7 @@ fn tiled(m: usize, n: usize, out: &mut [f32], tile: impl Fn(usize, usize, &mut [
 
 /// A pointer that tasks may share because each writes its own columns.
 struct RowsPtr(*mut f32);
-// SAFETY: see the write in `tiled`: the column ranges of the tasks are disjoint.
+// SAFETY: see the write in `by_columns`: the column ranges of the tasks are disjoint.
 unsafe impl Sync for RowsPtr {}
 impl RowsPtr {
     fn get(&self) -> *mut f32 {
@@ -138,6 +149,28 @@ mod tests {
                     (0..k).map(|d| f64::from(x[i * k + d]) * f64::from(w[j * k + d].widen())).sum();
                 assert!((f64::from(out[i * n + j]) - exact).abs() < 1e-4 * k as f64, "({i},{j})");
             }
+        }
+    }
+
+    /// Bit for bit: a session's numbers must not depend on who steps with it.
+    fn check_each<T: KvElement>(m: usize, n: usize, k: usize) {
+        let x: Vec<f32> = (0..m * k).map(|i| (i as f32 * 0.37).sin()).collect();
+        let w: Vec<T> = (0..n * k).map(|i| T::narrow((i as f32 * 0.11).cos())).collect();
+        let mut out = vec![f32::NAN; m * n];
+        half_linear_each(&x, &w, m, n, k, &mut out);
+        for (x, out) in x.chunks_exact(k).zip(out.chunks_exact(n)) {
+            let mut alone = vec![f32::NAN; n];
+            half_linear(x, &w, 1, n, k, &mut alone);
+            assert_eq!(alone, out, "{m} {n} {k}");
+        }
+    }
+
+    #[test]
+    fn a_row_is_the_same_among_others() {
+        for (m, n, k) in [(1, 3, 8), (2, 64, 40), (5, 131, 33), (9, 700, 500)] {
+            check_each::<bf16>(m, n, k);
+            check_each::<f16>(m, n, k);
+            check_each::<f32>(m, n, k);
         }
     }
 

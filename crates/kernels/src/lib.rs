@@ -13,11 +13,12 @@ mod dispatch;
 pub mod elementwise;
 pub mod half_linear;
 pub mod kv_row;
+pub mod limit;
 pub mod matmul;
 pub mod numeric;
 pub mod vector;
 
 pub use dispatch::{Isa, isa};
-pub use half_linear::{half_linear, tiled_linear};
+pub use half_linear::{by_columns, half_linear, half_linear_each, tiled_linear};
 pub use kv_row::{Int4, Int8, KvRow};
 pub use numeric::KvElement;

@@ -202,6 +202,11 @@ impl Checkpoint {
         Ok(Self { path, naming: Naming::HuggingFace, tensors })
     }
 
+    /// Tensors made in memory, in Hugging Face's layout.
+    pub(crate) fn from_tensors(name: &str, tensors: BTreeMap<String, TensorView>) -> Self {
+        Self { path: PathBuf::from(name), naming: Naming::HuggingFace, tensors }
+    }
+
     fn open_sharded(dir: &Path, index: &Path, names: Names<'_>) -> Result<Self, CheckpointError> {
         #[derive(serde::Deserialize)]
         struct Index {

@@ -17,6 +17,11 @@ use crate::config::DecoderConfig;
 use crate::linear::{Linear, RowTable, WeightDtype, to_f32};
 use crate::model::ModelError;
 use crate::prompt::Prompt;
+use crate::random::{self, Layout};
+
+mod step;
+
+pub use step::{StepBuffers, StepSession};
 
 /// Rows of the prompt that go through a layer together.
 const BLOCK: usize = 256;
@@ -96,22 +101,6 @@ pub struct PrefillProgress {
     pub total: usize,
 }
 
-/// Buffers that one decoding session reuses for every step.
-pub struct StepBuffers {
-    x: Vec<f32>,
-    norm: Vec<f32>,
-    q: Vec<f32>,
-    k: Vec<f32>,
-    v: Vec<f32>,
-    attended: Vec<f32>,
-    branch: Vec<f32>,
-    gate: Vec<f32>,
-    up: Vec<f32>,
-    cos: Vec<f32>,
-    sin: Vec<f32>,
-    logits: Vec<f32>,
-}
-
 impl Decoder {
     pub(crate) fn load(
         checkpoint: &Checkpoint,
@@ -176,6 +165,28 @@ impl Decoder {
     /// Sizes and options.
     pub fn config(&self) -> &DecoderConfig {
         &self.config
+    }
+
+    /// A decoder of this shape with random weights, the same for the same seed. Takes no more memory than the result, of
+    /// which the token embeddings are a part.
+    pub fn random(
+        config: &DecoderConfig,
+        dtype: WeightDtype,
+        seed: u64,
+        loaded: impl FnMut(usize, usize),
+    ) -> Result<Self, ModelError> {
+        // bf16 is the checkpoint's own type and stays where it lies.
+        let layout = if dtype == WeightDtype::Bf16 { Layout::Distinct } else { Layout::Shared };
+        let checkpoint = random::checkpoint(&expected_tensors(config), seed, layout);
+        Self::load(&checkpoint, config, dtype, loaded)
+    }
+
+    /// Bytes of weights that a step reads: those of all linear layers.
+    pub fn weight_bytes(&self) -> u64 {
+        let layer = |l: &DecoderLayer| {
+            [&l.q, &l.k, &l.v, &l.o, &l.gate, &l.up, &l.down].iter().map(|w| w.bytes()).sum::<u64>()
+        };
+        self.layers.iter().map(layer).sum::<u64>() + self.lm_head.bytes()
     }
 
     /// Head counts and sizes of the cache that this decoder fills.
@@ -421,66 +432,6 @@ impl Decoder {
         let mut out = vec![0.0; states.len() / self.config.hidden_size * self.lm_head.outputs()];
         self.lm_head.forward(states, &mut out);
         out
-    }
-
-    /// Buffers for [`Decoder::step`].
-    pub fn step_buffers(&self) -> StepBuffers {
-        let d = &self.config;
-        let (q, kv) = (d.n_q_heads * d.head_dim, d.n_kv_heads * d.head_dim);
-        let zeros = |n: usize| vec![0.0; n];
-        StepBuffers {
-            x: zeros(d.hidden_size),
-            norm: zeros(d.hidden_size),
-            q: zeros(q),
-            k: zeros(kv),
-            v: zeros(kv),
-            attended: zeros(q),
-            branch: zeros(d.hidden_size),
-            gate: zeros(d.intermediate_size),
-            up: zeros(d.intermediate_size),
-            cos: Vec::with_capacity(d.head_dim / 2),
-            sin: Vec::with_capacity(d.head_dim / 2),
-            logits: zeros(d.vocab_size),
-        }
-    }
-
-    /// Feeds `token` at `position`, appends its keys and values to `store`, and returns the logits `(vocab_size)` of
-    /// the next token.
-    pub fn step<'a>(
-        &self,
-        token: u32,
-        position: usize,
-        store: &mut KvStore,
-        buffers: &'a mut StepBuffers,
-    ) -> Result<&'a [f32], ModelError> {
-        if position >= self.config.max_positions {
-            return Err(ModelError::TooLong { positions: position + 1, max: self.config.max_positions });
-        }
-        let eps = self.config.rms_norm_eps;
-        let b = buffers;
-        store.begin_step();
-        self.embed(token, &mut b.x)?;
-        b.cos.clear();
-        b.sin.clear();
-        self.rope.angles(position, &mut b.cos, &mut b.sin);
-        for (l, layer) in self.layers.iter().enumerate() {
-            rms_norm(&b.x, &layer.attention_norm, eps, &mut b.norm);
-            layer.q.forward(&b.norm, &mut b.q);
-            layer.k.forward(&b.norm, &mut b.k);
-            layer.v.forward(&b.norm, &mut b.v);
-            self.place(&mut b.q, layer.query_norm(), (&b.cos, &b.sin));
-            self.place(&mut b.k, layer.key_norm(), (&b.cos, &b.sin));
-            store.append(l, &b.k, &b.v)?;
-            store.attend(l, &b.q, self.attention_scale(), &mut b.attended)?;
-            layer.o.forward(&b.attended, &mut b.branch);
-            add(&mut b.x, &b.branch);
-            rms_norm(&b.x, &layer.mlp_norm, eps, &mut b.norm);
-            layer.feed_forward(&b.norm, &mut b.gate, &mut b.up, &mut b.branch);
-            add(&mut b.x, &b.branch);
-        }
-        rms_norm(&b.x, &self.norm, eps, &mut b.norm);
-        self.lm_head.forward(&b.norm, &mut b.logits);
-        Ok(&b.logits)
     }
 
     /// Makes the query or key heads of one position, `(heads, head_dim)`, ready for attention: each is normalised where

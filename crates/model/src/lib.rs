@@ -18,12 +18,14 @@ mod linear;
 mod model;
 mod plan;
 pub mod prompt;
+mod random;
+pub mod shapes;
 pub mod tekken;
 pub mod tokenizer;
 mod whisper;
 
 pub use answer::AnswerReader;
-pub use decoder::{Decoder, PrefillProgress, StepBuffers};
+pub use decoder::{Decoder, PrefillProgress, StepBuffers, StepSession};
 pub use families::{AudioEncoder, Family};
 pub use linear::{WeightDtype, WeightError};
 pub use model::{EmbeddedModel, LoadOptions, ModelError, ModelFiles, SpeechModel, TokenizerSource};

@@ -9,7 +9,7 @@ use rayon::prelude::*;
 use safetensors::Dtype;
 use serde::Serialize;
 use thiserror::Error;
-use wnw_kernels::{KvElement, half_linear, tiled_linear};
+use wnw_kernels::{KvElement, by_columns, half_linear, half_linear_each, tiled_linear};
 
 use crate::checkpoint::{Bytes, TensorView};
 
@@ -225,11 +225,41 @@ impl Linear {
             Store::Q8_0(w) => quantized_product(x, w, (m, self.n, self.k), out),
             Store::Q6k(w) => quantized_product(x, w, (m, self.n, self.k), out),
         }
+        self.add_bias(out);
+    }
+
+    /// The same for rows that have nothing to do with each other, the steps of several sessions: each row of `out` has the
+    /// bits that [`Linear::forward`] gives it alone, and weights are read from memory once for all rows.
+    pub fn forward_each(&self, x: &[f32], out: &mut [f32]) {
+        let m = x.len() / self.k;
+        match &self.store {
+            Store::F32(w) => half_linear_each(x, w.as_slice(), m, self.n, self.k, out),
+            Store::Bf16(w) => half_linear_each(x, w.as_slice(), m, self.n, self.k, out),
+            Store::F16(w) => half_linear_each(x, w.as_slice(), m, self.n, self.k, out),
+            Store::Q8_0(w) => quantized_each(x, w, (m, self.n, self.k), out),
+            Store::Q6k(w) => quantized_each(x, w, (m, self.n, self.k), out),
+        }
+        self.add_bias(out);
+    }
+
+    fn add_bias(&self, out: &mut [f32]) {
         if let Some(bias) = &self.bias {
             for row in out.chunks_exact_mut(self.n) {
                 wnw_kernels::elementwise::add(row, bias);
             }
         }
+    }
+
+    /// Bytes of the weights, which a product reads once.
+    pub fn bytes(&self) -> u64 {
+        let weights = match &self.store {
+            Store::F32(w) => size_of_val(w.as_slice()),
+            Store::Bf16(w) => size_of_val(w.as_slice()),
+            Store::F16(w) => size_of_val(w.as_slice()),
+            Store::Q8_0(w) => size_of_val(w.as_slice()),
+            Store::Q6k(w) => size_of_val(w.as_slice()),
+        };
+        weights as u64
     }
 }
 
@@ -257,20 +287,31 @@ fn quantize<B: GgmlType>(
     }
     let row_bytes = weight.len / n;
     let mut out = vec![B::zeros(); n * k / block];
-    let mut wide = vec![0.0; ROWS.min(n) * k];
-    for (i, (bytes, blocks)) in
-        weight.data().chunks(ROWS * row_bytes).zip(out.chunks_mut(ROWS * k / block)).enumerate()
-    {
-        let wide = &mut wide[..blocks.len() * block];
-        widen_bytes(weight.dtype, bytes, wide);
-        if let Some(at) = wide.iter().position(|x| !x.is_finite()) {
-            let (name, index) = (weight.name.clone(), i * ROWS * k + at);
-            return Err(WeightError::Damaged { name, index, value: wide[at] });
+    let damaged = weight
+        .data()
+        .par_chunks(ROWS * row_bytes)
+        .zip(out.par_chunks_mut(ROWS * k / block))
+        .enumerate()
+        .map_init(
+            || vec![0.0; ROWS.min(n) * k],
+            |wide, (i, (bytes, blocks))| {
+                let wide = &mut wide[..blocks.len() * block];
+                widen_bytes(weight.dtype, bytes, wide);
+                if let Some(at) = wide.iter().position(|x| !x.is_finite()) {
+                    return Some((i * ROWS * k + at, wide[at]));
+                }
+                B::from_float(wide, blocks);
+                None
+            },
+        )
+        .find_first(Option::is_some);
+    match damaged.flatten() {
+        Some((index, value)) => Err(WeightError::Damaged { name: weight.name.clone(), index, value }),
+        None => {
+            weight.release_pages();
+            Ok(out)
         }
-        B::from_float(wide, blocks);
     }
-    weight.release_pages();
-    Ok(out)
 }
 
 fn quantized_product<B: GgmlType>(x: &[f32], w: &[B], (m, n, k): (usize, usize, usize), out: &mut [f32]) {
@@ -289,26 +330,48 @@ fn quantized_product<B: GgmlType>(x: &[f32], w: &[B], (m, n, k): (usize, usize, 
 /// candle's dot products, and not its product: that one hands every piece to a pool of its own, whose threads are bound to
 /// cores and wait for each other spinning. One busy core then costs a time slice in each of a step's sixty products.
 fn quantized_row<B: GgmlType>(x: &[f32], w: &[B], out: &mut [f32]) {
-    let (k, row) = (x.len(), x.len() / B::BLCK_SIZE);
+    let row = x.len() / B::BLCK_SIZE;
     let mut blocks = vec![B::VecDotType::zeros(); row];
     B::VecDotType::from_float(x, &mut blocks);
-    let piece = |out: &mut [f32], w: &[B]| {
-        // Four rows at a time share what they read of the activations.
-        let quads = out.len() / 4 * 4;
-        let (whole, rest) = out.split_at_mut(quads);
-        for (out, w) in whole.chunks_exact_mut(4).zip(w.chunks_exact(4 * row)) {
-            let at = |i: usize| &w[i * row..(i + 1) * row];
-            let (a, b, c, d) = B::vec_dot_4(k, at(0), at(1), at(2), at(3), &blocks);
-            out.copy_from_slice(&[a, b, c, d]);
-        }
-        for (out, w) in rest.iter_mut().zip(w[quads * row..].chunks_exact(row)) {
-            *out = B::vec_dot(k, w, &blocks);
-        }
-    };
     if size_of_val(w) < PARALLEL_FROM {
-        piece(out, w);
+        dot_blocks(&blocks, w, x.len(), out);
     } else {
-        out.par_chunks_mut(ROWS).zip(w.par_chunks(ROWS * row)).for_each(|(out, w)| piece(out, w));
+        out.par_chunks_mut(ROWS)
+            .zip(w.par_chunks(ROWS * row))
+            .for_each(|(out, w)| dot_blocks(&blocks, w, x.len(), out));
+    }
+}
+
+/// [`quantized_row`] for several rows, with weights read from memory once: a tile stays in the cache for all of them.
+fn quantized_each<B: GgmlType>(x: &[f32], w: &[B], (m, n, k): (usize, usize, usize), out: &mut [f32]) {
+    if m == 1 || size_of_val(w) < PARALLEL_FROM {
+        let rows = x.chunks_exact(k).zip(out.chunks_exact_mut(n));
+        return rows.for_each(|(x, out)| quantized_row(x, w, out));
+    }
+    let row = k / B::BLCK_SIZE;
+    let mut blocks = vec![B::VecDotType::zeros(); m * row];
+    x.chunks_exact(k).zip(blocks.chunks_exact_mut(row)).for_each(|(x, b)| B::VecDotType::from_float(x, b));
+    by_columns(m, n, out, |first, rows, result| {
+        let w = &w[first * row..(first + rows) * row];
+        for (blocks, result) in blocks.chunks_exact(row).zip(result.chunks_exact_mut(rows)) {
+            dot_blocks(blocks, w, k, result);
+        }
+    });
+}
+
+/// `out = w x` for activations in blocks; rows of `k` weights.
+fn dot_blocks<B: GgmlType>(x: &[B::VecDotType], w: &[B], k: usize, out: &mut [f32]) {
+    let row = x.len();
+    // Four rows at a time share what they read of the activations.
+    let quads = out.len() / 4 * 4;
+    let (whole, rest) = out.split_at_mut(quads);
+    for (out, w) in whole.chunks_exact_mut(4).zip(w.chunks_exact(4 * row)) {
+        let at = |i: usize| &w[i * row..(i + 1) * row];
+        let (a, b, c, d) = B::vec_dot_4(k, at(0), at(1), at(2), at(3), x);
+        out.copy_from_slice(&[a, b, c, d]);
+    }
+    for (out, w) in rest.iter_mut().zip(w[quads * row..].chunks_exact(row)) {
+        *out = B::vec_dot(k, w, x);
     }
 }
 
@@ -416,6 +479,28 @@ mod tests {
             assert!(out.iter().all(|x| x.is_finite()), "{dtype}");
             let worst = out.iter().zip(&exact).fold(0f64, |a, (o, e)| a.max((f64::from(*o) - e).abs()));
             assert!(worst <= limit * largest, "{dtype}: {worst} of {largest}");
+        }
+    }
+
+    /// Bit for bit: a session's numbers must not depend on who steps with it.
+    #[test]
+    fn a_row_is_the_same_among_others() {
+        let (n, k) = (2100, 256);
+        let w = view(n, k, 0);
+        for dtype in
+            [WeightDtype::F32, WeightDtype::Bf16, WeightDtype::F16, WeightDtype::Q8_0, WeightDtype::Q6k]
+        {
+            let linear = Linear::new(&w, None, dtype).unwrap();
+            for m in [1, 2, 7, 12] {
+                let x: Vec<f32> = (0..m * k).map(|i| (i as f32 * 0.37).sin()).collect();
+                let mut out = vec![f32::NAN; m * n];
+                linear.forward_each(&x, &mut out);
+                for (x, out) in x.chunks_exact(k).zip(out.chunks_exact(n)) {
+                    let mut alone = vec![f32::NAN; n];
+                    linear.forward(x, &mut alone);
+                    assert_eq!(alone, out, "{dtype} {m}");
+                }
+            }
         }
     }
 
