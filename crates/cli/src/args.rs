@@ -86,6 +86,7 @@ Examples:
   ffmpeg -i film.mkv -f wav - | wnw transcribe -
   wnw transcribe --format srt talk.mp3 > talk.srt
   wnw transcribe --kv wnw --r-gpu 0.2 talk.mp3
+  wnw transcribe --batch 8 --recursive lectures/ --output-dir transcripts/
   wnw transcribe --task translate --to fr talk.wav
   wnw transcribe --task chat --prompt 'Which topics come up?' talk.wav
 
@@ -165,6 +166,9 @@ pub struct TranscribeArgs {
     #[command(flatten)]
     pub kv: KvArgs,
 
+    /// Recordings that are transcribed together, their steps side by side: the same results, sooner, for more memory.
+    #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..=256), help_heading = "Decoding")]
+    pub batch: u16,
     /// Longest stretch that the model takes in one pass, such as 10m [default: what the model is made for].
     #[arg(long, value_name = "TIME", value_parser = parse_duration, help_heading = "Decoding")]
     pub window: Option<Duration>,
@@ -298,6 +302,14 @@ fn parse_temperature(text: &str) -> Result<f64, String> {
 /// A share above 0, at most 1.
 pub fn parse_share(text: &str) -> Result<f64, String> {
     parse_number(text, |x| x > 0.0 && x <= 1.0, "above 0 and at most 1")
+}
+
+impl Command {
+    /// Whether the main thread drives the work itself. If not, it waits for threads that do, and must not be one of those
+    /// that compute.
+    pub fn is_driven_by_main(&self) -> bool {
+        !matches!(self, Self::Transcribe(args) if args.batch > 1)
+    }
 }
 
 #[cfg(test)]

@@ -34,6 +34,7 @@ mod subtitles;
 mod sweep;
 mod system;
 mod tide;
+mod together;
 mod transcribe;
 
 use std::process::ExitCode;
@@ -45,7 +46,7 @@ use args::{Cli, Command};
 fn main() -> ExitCode {
     let cli = Cli::parse();
     let held = signals::hold();
-    system::set_threads(cli.threads);
+    system::set_threads(cli.threads, cli.command.is_driven_by_main());
     held.listen();
     let result = match &cli.command {
         Command::Transcribe(args) => transcribe::run(args),

@@ -3,16 +3,18 @@
 pub use wnw_plot::clock;
 
 /// Sets up the computing threads: as many as asked for, or as many as the process may use (its affinity and quota
-/// counted). Must be called before any are started.
-pub fn set_threads(threads: Option<u16>) {
+/// counted). Must be called before any are started. `main_drives` says whether the main thread is to be one of them.
+pub fn set_threads(threads: Option<u16>, main_drives: bool) {
     let threads =
         threads.map_or_else(|| std::thread::available_parallelism().map_or(1, usize::from), usize::from);
     // SAFETY: called at the start of `main`, while this is the only thread, so nobody reads the environment.
     // candle's thread pool can be sized in no other way, and by itself it counts all cores of the machine.
     unsafe { std::env::set_var("CANDLE_NUM_THREADS", threads.to_string()) };
     // The main thread, which drives every step, is one of the pool: handing each product to another thread and sleeping
-    // until it is done would cost more than many of the products. It fails only when a pool exists already.
-    let _ = rayon::ThreadPoolBuilder::new().num_threads(threads).use_current_thread().build_global();
+    // until it is done would cost more than many of the products. Building fails only when a pool exists already.
+    let pool = rayon::ThreadPoolBuilder::new().num_threads(threads);
+    let pool = if main_drives { pool.use_current_thread() } else { pool };
+    let _ = pool.build_global();
 }
 
 /// The most memory this process has had resident, in bytes; `None` where the system does not say.

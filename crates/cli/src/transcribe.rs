@@ -22,7 +22,7 @@ use crate::outputs::{
 };
 use crate::progress::Bar;
 use crate::subtitles::{srt, vtt, word_cues};
-use crate::{models, signals, system};
+use crate::{models, signals, system, together};
 
 /// The default model would otherwise be taken for one that hears everything.
 const TINY_NOTE: &str = "wnw: note: the embedded model 'tiny' knows only the prompts that it was trained on; for real recordings give --model";
@@ -51,9 +51,11 @@ pub fn run(args: &TranscribeArgs) -> Result<ExitCode, CliError> {
         bar,
         to_stdout: args.output_dir.is_none(),
         header: None,
+        headers: 0,
         array: Vec::new(),
         ok: 0,
         skipped: 0,
+        failed: Vec::new(),
     };
     let subtitles = matches!(args.format, Format::Srt | Format::Vtt);
     if subtitles && inputs.len() > 1 && args.output_dir.is_none() {
@@ -61,11 +63,10 @@ pub fn run(args: &TranscribeArgs) -> Result<ExitCode, CliError> {
             "subtitles of several recordings are no file that a player reads: give --output-dir".into(),
         ));
     }
-    let mut failed = Vec::new();
     // Loaded only when there is something to do.
     let mut engine: Option<Engine> = None;
     let several = inputs.len() > 1;
-    let mut headers = 0;
+    let mut pending = Vec::new();
     for input in &inputs {
         let target = args.output_dir.as_ref().map(|dir| batch.target(dir, input));
         if args.skip_existing && target.as_ref().is_some_and(|t| t.exists()) {
@@ -86,38 +87,25 @@ pub fn run(args: &TranscribeArgs) -> Result<ExitCode, CliError> {
                 engine.insert(loaded)
             }
         };
-        if several && batch.to_stdout && args.format == Format::Text {
-            batch.header = Some(format!("{}==> {} <==\n", if headers > 0 { "\n" } else { "" }, input.name));
+        if args.batch > 1 {
+            pending.push((input, target));
+            continue;
         }
+        batch.begin(input, several);
         let result = batch.one(engine, input, target);
-        headers += usize::from(batch.header.take().is_none());
-        match result {
-            Ok(()) => batch.ok += 1,
-            Err(CliError::Engine(EngineError::Cancelled)) => {
-                batch.bar.clear();
-                batch.print_json(several)?;
-                return Err(CliError::Interrupted);
-            }
-            Err(error) if error.is_broken_pipe() => return Err(error),
-            Err(error) => {
-                let message = format!("{}: {}", input.name, strip_name(&error.to_string(), &input.name));
-                batch.bar.line(&format!("wnw: error: {message}"));
-                if several && batch.to_stdout && args.format == Format::Json {
-                    let failure = JsonFailure { file: &input.name, error: error.to_string() };
-                    batch.array.push(serde_json::to_string_pretty(&failure)?);
-                }
-                failed.push(input.name.clone());
-            }
-        }
+        batch.account(input, result, several)?;
+    }
+    if let (Some(engine), false) = (&engine, pending.is_empty()) {
+        together::run(&mut batch, engine, &pending, several)?;
     }
     batch.bar.clear();
     batch.print_json(several)?;
     if several && !args.quiet {
         let (ok, skipped) = (batch.ok, batch.skipped);
-        complain(&format!("{ok} transcribed, {skipped} skipped, {} failed", failed.len()));
-        failed.iter().for_each(|name| complain(&format!("  failed: {name}")));
+        complain(&format!("{ok} transcribed, {skipped} skipped, {} failed", batch.failed.len()));
+        batch.failed.iter().for_each(|name| complain(&format!("  failed: {name}")));
     }
-    Ok(if failed.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+    Ok(if batch.failed.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
 /// Messages of the audio crate name their file first; ours does already.
@@ -258,17 +246,21 @@ fn load(args: &TranscribeArgs, task: &Task, bar: &Bar) -> Result<Engine, CliErro
     Ok(Engine::new(model))
 }
 
-struct Batch<'a> {
-    args: &'a TranscribeArgs,
-    request: Request,
-    decode: DecodeOptions,
-    bar: Bar,
+pub(crate) struct Batch<'a> {
+    pub args: &'a TranscribeArgs,
+    pub request: Request,
+    pub decode: DecodeOptions,
+    pub bar: Bar,
     to_stdout: bool,
     /// The line that goes before the present recording's text, until it is printed.
     header: Option<String>,
+    /// Those that were printed.
+    headers: usize,
     array: Vec<String>,
     ok: usize,
     skipped: usize,
+    /// Names of recordings.
+    failed: Vec<String>,
 }
 
 impl Batch<'_> {
@@ -283,14 +275,69 @@ impl Batch<'_> {
         path.into()
     }
 
+    /// Prepares for a recording's result.
+    pub fn begin(&mut self, input: &Input, several: bool) {
+        if several && self.to_stdout && self.args.format == Format::Text {
+            let gap = if self.headers > 0 { "\n" } else { "" };
+            self.header = Some(format!("{gap}==> {} <==\n", input.name));
+        }
+    }
+
+    /// Counts what became of a recording; an error only for what ends the command.
+    pub fn account(
+        &mut self,
+        input: &Input,
+        result: Result<(), CliError>,
+        several: bool,
+    ) -> Result<(), CliError> {
+        self.headers += usize::from(self.header.take().is_none());
+        match result {
+            Ok(()) => self.ok += 1,
+            Err(CliError::Engine(EngineError::Cancelled)) => {
+                self.bar.clear();
+                self.print_json(several)?;
+                return Err(CliError::Interrupted);
+            }
+            Err(error) if error.is_broken_pipe() => return Err(error),
+            Err(error) => {
+                let message = format!("{}: {}", input.name, strip_name(&error.to_string(), &input.name));
+                self.bar.line(&format!("wnw: error: {message}"));
+                if several && self.to_stdout && self.args.format == Format::Json {
+                    let failure = JsonFailure { file: &input.name, error: error.to_string() };
+                    self.array.push(serde_json::to_string_pretty(&failure)?);
+                }
+                self.failed.push(input.name.clone());
+            }
+        }
+        Ok(())
+    }
+
+    /// Whether text goes to standard output as it comes. With --strict nothing is shown that may turn out to be incomplete.
+    fn streams_text(&self) -> bool {
+        self.to_stdout && self.args.format == Format::Text && !self.args.strict
+    }
+
+    /// What a recording whose events were only collected comes to: the same output as [`Batch::one`].
+    pub fn collected(
+        &mut self,
+        input: &Input,
+        said: &str,
+        result: Result<Transcript, CliError>,
+        target: Option<PathBuf>,
+    ) -> Result<(), CliError> {
+        let in_line = self.streams_text() && !said.is_empty();
+        if in_line {
+            print(&format!("{}{said}\n", self.header.take().unwrap_or_default()))?;
+        }
+        self.conclude(input, result?, in_line, target)
+    }
+
     fn one(&mut self, engine: &Engine, input: &Input, target: Option<PathBuf>) -> Result<(), CliError> {
         self.bar.restart();
         target.as_deref().map_or(Ok(()), check_name)?;
         let audio = AudioStream::open(input.source.clone(), &self.decode).map_err(EngineError::from)?;
         let duration = audio.info().duration;
-        // With --strict nothing is shown that may turn out to be incomplete.
-        let text_to_stdout = self.to_stdout && self.args.format == Format::Text;
-        let stream_text = text_to_stdout && !self.args.strict;
+        let stream_text = self.streams_text();
         let mut output_error = None;
         let mut in_line = false;
         let mut hear = |event| {
@@ -320,13 +367,23 @@ impl Batch<'_> {
             // Also after a failure: what follows starts on a line of its own.
             print("\n")?;
         }
-        let mut transcript = result?;
+        self.conclude(input, result?, in_line, target)
+    }
+
+    /// Delivers a transcript; `in_line` when its text was printed already.
+    fn conclude(
+        &mut self,
+        input: &Input,
+        mut transcript: Transcript,
+        in_line: bool,
+        target: Option<PathBuf>,
+    ) -> Result<(), CliError> {
         if self.args.strict && transcript.finish_reason != FinishReason::Stop {
             let why = transcript.warnings.iter().find(|w| matches!(w.kind, "length" | "repetition"));
             let reason = why.map_or_else(String::new, ToString::to_string);
             return Err(EngineError::Request(format!("incomplete: {reason}")).into());
         }
-        if text_to_stdout && !in_line {
+        if self.to_stdout && self.args.format == Format::Text && !in_line {
             print(&format!("{}{}\n", self.header.take().unwrap_or_default(), transcript.text))?;
         }
         if self.args.timestamps != Some(Timestamps::Word) && self.args.format == Format::Json {

@@ -72,7 +72,9 @@ fn sample(name: &str) -> PathBuf {
 
 #[test]
 fn every_command_has_help_with_an_example() {
-    for command in [&["transcribe"][..], &["model", "info"], &["plan"], &["completions"]] {
+    for command in
+        [&["transcribe"][..], &["bench", "decode"], &["model", "info"], &["plan"], &["completions"]]
+    {
         let output = run(&[command, &["--help"]].concat());
         assert!(output.status.success());
         assert!(stdout(&output).contains("Example"), "{command:?}");
@@ -107,6 +109,7 @@ fn wrong_usage_is_exit_code_2_and_names_the_flag() {
         (&["--top-p", "0.9"], "--temperature"),
         (&["--temperature", "0", "--seed", "0"], "--temperature"),
         (&["--threads", "0"], "--threads"),
+        (&["--batch", "0"], "--batch"),
         (&["--format", "xml"], "--format"),
         (&["--model", "./no/such/directory"], "./no/such/directory"),
     ] {
@@ -610,4 +613,34 @@ fn info_and_plan_are_readable_by_people_and_scripts() {
     }
     let hopeless = run(&[&plan[..], &["--memory", "1GiB"]].concat());
     assert!(stdout(&hopeless).contains("smaller model"), "{}", stdout(&hopeless));
+}
+
+#[test]
+fn recordings_that_are_transcribed_together_have_the_same_results() {
+    let folder = Folder::new();
+    let audio = std::fs::read(sample("prompts-en.flac")).unwrap();
+    let whole = folder.write("whole.flac", &audio);
+    let quiet = folder.write("quiet.wav", &wav(&tone(3.0), None));
+    let broken = folder.write("broken.flac", &audio[..9000]);
+    let short = folder.write("silent.wav", &wav(&[0; 16_000], None));
+    let files = [quiet.as_str(), &whole, &broken, "/no/such/file.wav", &short];
+    for format in ["text", "json"] {
+        for flags in [&["--kv", "wnw"][..], &["--threads", "1", "--window", "20s"], &["--strict"]] {
+            let arguments =
+                [&["transcribe", "--language", "en", "--format", format], &files[..], flags].concat();
+            let alone = run(&arguments);
+            let together = run(&[&arguments[..], &["--batch", "3"]].concat());
+            assert_eq!(alone.status.code(), Some(1), "{}", stderr(&alone));
+            assert_eq!(together.status.code(), Some(1), "{}", stderr(&together));
+            assert_eq!(stdout(&alone), stdout(&together), "{format} {flags:?}");
+            let failed = |o: &Output| {
+                stderr(o).lines().filter(|l| l.contains("failed")).map(str::to_owned).collect::<Vec<_>>()
+            };
+            assert_eq!(failed(&alone), failed(&together));
+        }
+    }
+    let directory = folder.path("out");
+    let output = run(&["transcribe", "--batch", "2", "-q", "--output-dir", &directory, &quiet, &whole]);
+    assert!(output.status.success(), "{}", stderr(&output));
+    assert_eq!(folder.names("out"), ["quiet.txt", "whole.txt"]);
 }

@@ -11,6 +11,7 @@ use wnw_model::{ModelError, SpeechModel};
 
 use crate::embeddings::Embeddings;
 use crate::event::{Event, Phase};
+use crate::group::StepGroup;
 use crate::guard::GuardConfig;
 use crate::method::{KvOptions, Method, MethodError};
 use crate::recovery::RecoveryConfig;
@@ -146,8 +147,42 @@ impl Engine {
     /// ends within one step with [`EngineError::Cancelled`].
     pub fn transcribe(
         &self,
-        mut audio: AudioStream,
+        audio: AudioStream,
         request: &Request,
+        sink: Sink<'_>,
+    ) -> Result<Transcript, EngineError> {
+        self.transcribe_with(None, audio, request, sink)
+    }
+
+    /// A group for [`Engine::transcribe_in`].
+    pub fn step_group(&self) -> StepGroup<'_> {
+        StepGroup::new(self.model.decoder())
+    }
+
+    /// As [`Engine::transcribe`], with the same transcript; decoding steps run together with those of the recordings that
+    /// other threads transcribe in the same group. Encoder and prefill run one recording at a time.
+    ///
+    /// The threads must not be those of the global rayon pool, since they wait for each other.
+    pub fn transcribe_in<'a>(
+        &'a self,
+        group: &'a StepGroup<'a>,
+        audio: AudioStream,
+        request: &Request,
+        sink: Sink<'_>,
+    ) -> Result<Transcript, EngineError> {
+        if rayon::current_thread_index().is_some() {
+            return Err(EngineError::Request(
+                "recordings of a batch cannot be transcribed on the threads that compute".into(),
+            ));
+        }
+        self.transcribe_with(Some(group), audio, request, sink)
+    }
+
+    fn transcribe_with<'a>(
+        &'a self,
+        group: Option<&'a StepGroup<'a>>,
+        mut audio: AudioStream,
+        request: &'a Request,
         sink: Sink<'_>,
     ) -> Result<Transcript, EngineError> {
         let window_seconds = request.window_seconds.unwrap_or(self.model.max_audio_seconds());
@@ -168,7 +203,7 @@ impl Engine {
             )));
         }
         let started = Instant::now();
-        let mut run = Run::new(self, request);
+        let mut run = Run::new(self, request, group);
         emit(sink, Event::Started { duration: audio.info().duration })?;
         if request.window_seconds.is_some_and(|w| w > self.model.max_audio_seconds()) {
             let limit = self.model.max_audio_seconds();

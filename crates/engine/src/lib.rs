@@ -8,6 +8,7 @@
 mod embeddings;
 mod engine;
 mod event;
+mod group;
 mod guard;
 mod kv_statistics;
 mod listening;
@@ -22,6 +23,7 @@ pub mod window;
 
 pub use engine::{Engine, EngineError, Request};
 pub use event::{Event, Phase, Progress, StepRecord};
+pub use group::StepGroup;
 pub use guard::{GuardConfig, PlaceGuard, PlaceGuardConfig, Repetition, RepetitionGuard, RunAway};
 pub use kv_statistics::{KvStatistics, RoleStatistics};
 pub use method::{KvOptions, Method, MethodError, Roles, WindowKv};

@@ -9,6 +9,7 @@ use wnw_model::{ModelError, SpeechModel};
 use crate::embeddings::Embeddings;
 use crate::engine::{Engine, EngineError, Request, SPARE_TOKENS, Sink, emit};
 use crate::event::{Event, Phase, Progress, StepRecord, Watch};
+use crate::group::{Seat, StepGroup};
 use crate::guard::RepetitionGuard;
 use crate::kv_statistics::KvSums;
 use crate::listening::Listening;
@@ -35,6 +36,7 @@ const EXPECTED_TOKENS_PER_SECOND: f64 = 5.0;
 /// State of one recording.
 pub(crate) struct Run<'a> {
     model: &'a SpeechModel,
+    group: Option<&'a StepGroup<'a>>,
     embeddings: Option<&'a Embeddings>,
     request: &'a Request,
     samples_done: usize,
@@ -66,10 +68,11 @@ struct Heard {
 }
 
 impl<'a> Run<'a> {
-    pub fn new(engine: &'a Engine, request: &'a Request) -> Self {
+    pub fn new(engine: &'a Engine, request: &'a Request, group: Option<&'a StepGroup<'a>>) -> Self {
         let model = &engine.model;
         Self {
             model,
+            group,
             embeddings: engine.embeddings.as_ref(),
             request,
             samples_done: 0,
@@ -198,6 +201,7 @@ impl<'a> Run<'a> {
             self.statistics.kv_parameters = policy.parameters().into_iter().collect();
         }
 
+        let turn = self.group.map(StepGroup::turn);
         let clock = Instant::now();
         let progress = self.progress(Phase::Encode, 0.0, 0);
         let mut encode = || {
@@ -234,6 +238,7 @@ impl<'a> Run<'a> {
             })
         };
         let states = states.map_err(cancelled)?;
+        drop(turn);
         self.timing.prefill += clock.elapsed().as_secs_f64();
 
         let clock = Instant::now();
@@ -252,7 +257,7 @@ impl<'a> Run<'a> {
         let mut sampler = Sampler::new(request.sampling);
         let mut guard = request.guard.map(RepetitionGuard::new);
         let mut answer_text = model.answer_reader(&request.task);
-        let mut buffers = decoder.step_buffers();
+        let mut seat = Seat::new(decoder, self.group);
         let first = decoder.logits(&states);
         let mut logits: &[f32] = &first;
         let mut tokens: Vec<u32> = Vec::new();
@@ -300,7 +305,7 @@ impl<'a> Run<'a> {
             }
             let fraction = (tokens.len() as f64 / expected).min(0.99);
             emit(sink, Event::Progress(self.progress(Phase::Decode, fraction, tokens.len())))?;
-            logits = match decoder.step(token, n + tokens.len() - 1, &mut store, &mut buffers) {
+            logits = match seat.step(token, n + tokens.len() - 1, &mut store) {
                 Ok(logits) => logits,
                 Err(ModelError::Store(StoreError::Device(ArenaError::Full { .. }))) => {
                     outcome = Outcome::Budget;
@@ -319,6 +324,7 @@ impl<'a> Run<'a> {
             self.step_seconds.push(step_clock.elapsed().as_secs_f32());
             step_clock = Instant::now();
         }
+        drop(seat);
         if let (Some(recovery), Some(listening), true) = (&recovery, &listening, outcome.ran_away()) {
             restart = recovery.run_away(&listening.trace, passed);
         }

@@ -145,6 +145,14 @@ macro_rules! with_tiers {
     };
 }
 
+impl Default for KvStore {
+    /// A store of no heads, to leave behind where a store is taken away for a while.
+    fn default() -> Self {
+        let none = KvShape { n_layers: 0, n_q_heads: 0, n_kv_heads: 0, head_dim: 0 };
+        Self::new(none, PromptLayout::default(), &StoreOptions::default())
+    }
+}
+
 impl KvStore {
     /// An empty store for a prompt with this layout.
     pub fn new(shape: KvShape, layout: PromptLayout, options: &StoreOptions) -> Self {
