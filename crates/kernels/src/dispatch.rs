@@ -40,13 +40,35 @@ pub fn isa() -> Isa {
     })
 }
 
-/// Defines a public kernel from a generic body `fn name<const FMA: bool>(…)` in module `body`: the public function
+/// Whether [`Isa::Avx512`] includes VNNI (sums of four products of bytes).
+pub(crate) fn vnni() -> bool {
+    static VNNI: OnceLock<bool> = OnceLock::new();
+    *VNNI.get_or_init(|| {
+        #[cfg(target_arch = "x86_64")]
+        return isa() == Isa::Avx512 && is_x86_feature_detected!("avx512vnni");
+        #[cfg(not(target_arch = "x86_64"))]
+        false
+    })
+}
+
+/// Whether [`Isa::Avx512`] includes BF16 (sums of two products of bf16).
+pub(crate) fn bf16() -> bool {
+    static BF16: OnceLock<bool> = OnceLock::new();
+    *BF16.get_or_init(|| {
+        #[cfg(target_arch = "x86_64")]
+        return isa() == Isa::Avx512 && is_x86_feature_detected!("avx512bf16");
+        #[cfg(not(target_arch = "x86_64"))]
+        false
+    })
+}
+
+/// Defines a kernel from a generic body `fn name<const FMA: bool>(…)` in module `body`: the public function
 /// picks the instruction set, and a hidden `*_with` twin takes it as an argument so that tests can compare all three.
 macro_rules! kernel {
-    ($(#[$doc:meta])* pub fn $name:ident / $with:ident $(<$g:ident: $bound:path>)? ($($arg:ident : $ty:ty),* $(,)?) $(-> $ret:ty)? = $body:path) => {
+    ($(#[$doc:meta])* $vis:vis fn $name:ident / $with:ident $(<$g:ident: $bound:path>)? ($($arg:ident : $ty:ty),* $(,)?) $(-> $ret:ty)? = $body:path) => {
         $(#[$doc])*
         #[inline]
-        pub fn $name $(<$g: $bound>)? ($($arg: $ty),*) $(-> $ret)? {
+        $vis fn $name $(<$g: $bound>)? ($($arg: $ty),*) $(-> $ret)? {
             $with($crate::isa(), $($arg),*)
         }
 

@@ -6,9 +6,11 @@
 //! best one that the processor has is chosen at run time ([`isa`]). The three agree within rounding: the order of the
 //! sums is the same, only the contraction of multiply-add differs.
 //!
-//! Matrix products of more than a few rows go to the `gemm` crate; half-precision weights are widened tile by tile
-//! ([`half_linear`]) so that a bf16 checkpoint is read once and never expanded in memory.
+//! Products with stored weights are written for the instruction set where that pays: bf16 ([`bf16`]) and 8 bits ([`q8`]),
+//! each beside a plain twin. Other products of more than a few rows go to the `gemm` crate, half-precision weights widened
+//! tile by tile ([`half_linear`]), so that a checkpoint is read once and never expanded in memory.
 
+pub mod bf16;
 mod dispatch;
 pub mod elementwise;
 pub mod half_linear;
@@ -16,9 +18,13 @@ pub mod kv_row;
 pub mod limit;
 pub mod matmul;
 pub mod numeric;
+pub mod q8;
+pub mod tiles;
 pub mod vector;
 
 pub use dispatch::{Isa, isa};
-pub use half_linear::{by_columns, half_linear, half_linear_each, tiled_linear};
+pub use half_linear::{half_linear, half_step, tiled_linear};
 pub use kv_row::{Int4, Int8, KvRow};
 pub use numeric::KvElement;
+pub use q8::{Q8Matrix, Q8Rows};
+pub use tiles::{TILE, Tile};

@@ -3,13 +3,18 @@
 use std::fmt;
 use std::str::FromStr;
 
-use candle_core::quantized::k_quants::{BlockQ6K, BlockQ8_0, GgmlType};
+use candle_core::quantized::k_quants::{BlockQ6K, BlockQ8K, GgmlType};
 use half::{bf16, f16};
 use rayon::prelude::*;
 use safetensors::Dtype;
 use serde::Serialize;
 use thiserror::Error;
-use wnw_kernels::{KvElement, by_columns, half_linear, half_linear_each, tiled_linear};
+use wnw_kernels::bf16::{self as bf16_product, Bf16Rows};
+use wnw_kernels::elementwise::{add, silu_mul};
+use wnw_kernels::half_linear::PARALLEL_FROM;
+use wnw_kernels::q8::{Q8_BLOCK, Q8_PANEL, q8_many, q8_step};
+use wnw_kernels::tiles::{TILE, Tile, for_each_pair, for_each_tile};
+use wnw_kernels::{KvElement, Q8Matrix, Q8Rows, half_linear, half_step, tiled_linear};
 
 use crate::checkpoint::{Bytes, TensorView};
 
@@ -36,7 +41,8 @@ impl WeightDtype {
         match self {
             Self::F32 => elements * 4,
             Self::Bf16 | Self::F16 => elements * 2,
-            Self::Q8_0 => elements / 32 * 34,
+            // Rows lie in whole panels.
+            Self::Q8_0 => n.next_multiple_of(Q8_PANEL) as u64 * (k / Q8_BLOCK) as u64 * 34,
             Self::Q6k => elements / 256 * 210,
         }
     }
@@ -45,7 +51,7 @@ impl WeightDtype {
     pub fn block(self) -> usize {
         match self {
             Self::F32 | Self::Bf16 | Self::F16 => 1,
-            Self::Q8_0 => BlockQ8_0::BLCK_SIZE,
+            Self::Q8_0 => Q8_BLOCK,
             Self::Q6k => BlockQ6K::BLCK_SIZE,
         }
     }
@@ -178,7 +184,7 @@ enum Store {
     F32(Elements<f32>),
     Bf16(Elements<bf16>),
     F16(Elements<f16>),
-    Q8_0(Vec<BlockQ8_0>),
+    Q8_0(Q8Matrix),
     Q6k(Vec<BlockQ6K>),
 }
 
@@ -204,8 +210,19 @@ impl Linear {
             WeightDtype::F32 => Store::F32(Elements::of(weight, Dtype::F32, dtype)?),
             WeightDtype::Bf16 => Store::Bf16(Elements::of(weight, Dtype::BF16, dtype)?),
             WeightDtype::F16 => Store::F16(Elements::of(weight, Dtype::F16, dtype)?),
-            WeightDtype::Q8_0 => Store::Q8_0(quantize(weight, n, k, dtype)?),
-            WeightDtype::Q6k => Store::Q6k(quantize(weight, n, k, dtype)?),
+            WeightDtype::Q8_0 => {
+                check_block(weight, k, dtype)?;
+                let mut matrix = Q8Matrix::zeros(n, k);
+                for_rows(weight, n, k, matrix.pieces_mut(), |mut piece, rows| piece.set(rows))?;
+                Store::Q8_0(matrix)
+            }
+            WeightDtype::Q6k => {
+                check_block(weight, k, dtype)?;
+                let mut blocks = vec![BlockQ6K::zeros(); n * k / BlockQ6K::BLCK_SIZE];
+                let pieces = blocks.par_chunks_mut(ROWS * k / BlockQ6K::BLCK_SIZE);
+                for_rows(weight, n, k, pieces, |piece, rows| BlockQ6K::from_float(rows, piece))?;
+                Store::Q6k(blocks)
+            }
         };
         Ok(Self { store, bias: bias.map(to_f32).transpose()?, n, k })
     }
@@ -215,163 +232,192 @@ impl Linear {
         self.n
     }
 
-    /// `out = x Wᵀ (+ b)`: `x` is `(m, k)`, `out` is `(m, n)`.
-    pub fn forward(&self, x: &[f32], out: &mut [f32]) {
-        let m = x.len() / self.k;
-        match &self.store {
-            Store::F32(w) => half_linear(x, w.as_slice(), m, self.n, self.k, out),
-            Store::Bf16(w) => half_linear(x, w.as_slice(), m, self.n, self.k, out),
-            Store::F16(w) => half_linear(x, w.as_slice(), m, self.n, self.k, out),
-            Store::Q8_0(w) => quantized_product(x, w, (m, self.n, self.k), out),
-            Store::Q6k(w) => quantized_product(x, w, (m, self.n, self.k), out),
-        }
-        self.add_bias(out);
-    }
-
-    /// The same for rows that have nothing to do with each other, the steps of several sessions: each row of `out` has the
-    /// bits that [`Linear::forward`] gives it alone, and weights are read from memory once for all rows.
-    pub fn forward_each(&self, x: &[f32], out: &mut [f32]) {
-        let m = x.len() / self.k;
-        match &self.store {
-            Store::F32(w) => half_linear_each(x, w.as_slice(), m, self.n, self.k, out),
-            Store::Bf16(w) => half_linear_each(x, w.as_slice(), m, self.n, self.k, out),
-            Store::F16(w) => half_linear_each(x, w.as_slice(), m, self.n, self.k, out),
-            Store::Q8_0(w) => quantized_each(x, w, (m, self.n, self.k), out),
-            Store::Q6k(w) => quantized_each(x, w, (m, self.n, self.k), out),
-        }
-        self.add_bias(out);
-    }
-
-    fn add_bias(&self, out: &mut [f32]) {
-        if let Some(bias) = &self.bias {
-            for row in out.chunks_exact_mut(self.n) {
-                wnw_kernels::elementwise::add(row, bias);
-            }
-        }
-    }
-
     /// Bytes of the weights, which a product reads once.
     pub fn bytes(&self) -> u64 {
         let weights = match &self.store {
             Store::F32(w) => size_of_val(w.as_slice()),
             Store::Bf16(w) => size_of_val(w.as_slice()),
             Store::F16(w) => size_of_val(w.as_slice()),
-            Store::Q8_0(w) => size_of_val(w.as_slice()),
+            Store::Q8_0(w) => w.bytes(),
             Store::Q6k(w) => size_of_val(w.as_slice()),
         };
         weights as u64
     }
+
+    /// `out = x Wᵀ (+ b)`: `x` is `(m, k)`, `out` is `(m, n)`. For the rows of a prompt or of audio; a decoding step uses
+    /// [`Linear::step`].
+    ///
+    /// Activations are rounded to 8 bits for a few rows with quantised weights, and for many rows of wide layers, to 8 bits
+    /// for q8_0 and to bf16 for bf16 on processors that multiply it. The result does not depend on the number of threads.
+    pub fn forward(&self, x: &[f32], out: &mut [f32]) {
+        let (m, n, k) = (x.len() / self.k, self.n, self.k);
+        let few = m <= MAX_DIRECT_ROWS;
+        let round = !few && k >= ROUND_FROM;
+        match &self.store {
+            Store::F32(w) => half_linear(x, w.as_slice(), m, n, k, out),
+            Store::F16(w) => half_linear(x, w.as_slice(), m, n, k, out),
+            Store::Bf16(w) if round && bf16_product::has_many() => {
+                let (x, w) = (Bf16Rows::new(x, k), w.as_slice());
+                for_each_tile([(&mut *out, n)], m, true, |_, mut tile| bf16_product::many(&x, w, &mut tile));
+            }
+            Store::Bf16(w) => half_linear(x, w.as_slice(), m, n, k, out),
+            Store::Q8_0(_) | Store::Q6k(_) if few => {
+                return Self::step(x, [(self, out)], &mut StepScratch::default());
+            }
+            Store::Q8_0(w) if round => {
+                let mut rounded = Q8Rows::default();
+                rounded.set(x, k);
+                for_each_tile([(&mut *out, n)], m, true, |_, mut tile| q8_many(&rounded, w, &mut tile));
+            }
+            Store::Q8_0(w) => tiled_linear(x, m, n, k, out, |first, wide| w.rows_to_f32(first, wide)),
+            Store::Q6k(w) => tiled_linear(x, m, n, k, out, |first, wide| {
+                let blocks = first * k / BlockQ6K::BLCK_SIZE;
+                BlockQ6K::to_float(&w[blocks..blocks + wide.len() / BlockQ6K::BLCK_SIZE], wide);
+            }),
+        }
+        if let Some(bias) = &self.bias {
+            out.chunks_exact_mut(n).for_each(|row| add(row, bias));
+        }
+    }
+
+    /// `out = x Wᵀ (+ b)` of several layers over the same rows of a decoding step, `x` `(m, k)`: rounded once, handed to the
+    /// threads once. Each row of the results has the bits that it would have alone, so that a session's numbers do not
+    /// depend on who steps with it; weights are read from memory once for all rows. Allocates nothing that `scratch` does
+    /// not keep.
+    ///
+    /// # Panics
+    /// When the layers do not have `k` inputs, or a result is not `(m, n)`.
+    pub fn step<const R: usize>(x: &[f32], layers: [(&Self, &mut [f32]); R], scratch: &mut StepScratch) {
+        let linears = layers.each_ref().map(|(linear, _)| *linear);
+        let Some(first) = linears.first() else { return };
+        let (m, k) = (x.len() / first.k, first.k);
+        assert!(linears.iter().all(|l| l.k == k), "layers of a step with different inputs");
+        scratch.round(x, k, &linears);
+        let parallel = linears.iter().map(|l| l.bytes()).sum::<u64>() >= PARALLEL_FROM as u64;
+        let results = layers.map(|(linear, out)| (out, linear.n));
+        let scratch = &*scratch;
+        for_each_tile(results, m, parallel, |r, mut tile| linears[r].fill(x, scratch, &mut tile));
+    }
+
+    /// SwiGLU's inner part for the rows of a step, as [`Linear::step`]: `out = silu(gate(x)) · up(x)`; `spare` is a buffer of
+    /// the size of `out`, `(m, n)`.
+    ///
+    /// # Panics
+    /// When the layers differ in size, or a buffer is not `(m, n)`.
+    pub fn step_gated(
+        x: &[f32],
+        gate: &Self,
+        up: &Self,
+        out: &mut [f32],
+        spare: &mut [f32],
+        scratch: &mut StepScratch,
+    ) {
+        assert_eq!((gate.n, gate.k), (up.n, up.k), "gate and up differ in size");
+        let m = x.len() / gate.k;
+        scratch.round(x, gate.k, &[gate, up]);
+        let parallel = gate.bytes() + up.bytes() >= PARALLEL_FROM as u64;
+        let scratch = &*scratch;
+        for_each_pair(out, spare, (m, gate.n), parallel, |mut a, mut b| {
+            gate.fill(x, scratch, &mut a);
+            up.fill(x, scratch, &mut b);
+            (0..m).for_each(|i| silu_mul(a.row(i), b.row(i)));
+        });
+    }
+
+    /// The columns of a tile for a step's rows.
+    fn fill(&self, x: &[f32], scratch: &StepScratch, tile: &mut Tile<'_>) {
+        match &self.store {
+            Store::F32(w) => half_step(x, w.as_slice(), self.k, tile),
+            Store::Bf16(w) => half_step(x, w.as_slice(), self.k, tile),
+            Store::F16(w) => half_step(x, w.as_slice(), self.k, tile),
+            Store::Q8_0(w) => q8_step(&scratch.q8, w, tile),
+            Store::Q6k(w) => q6k_step(&scratch.q8k, w, self.k, tile),
+        }
+        if let Some(bias) = &self.bias {
+            let bias = &bias[tile.first()..tile.first() + tile.columns()];
+            (0..tile.rows()).for_each(|i| add(tile.row(i), bias));
+        }
+    }
+}
+
+/// Activations of a step in the forms in which weights multiply them; the buffers are used again.
+#[derive(Default)]
+pub struct StepScratch {
+    q8: Q8Rows,
+    q8k: Vec<BlockQ8K>, // (m, k / 256)
+}
+
+impl StepScratch {
+    /// Rounds `x`, `(m, k)`, as the layers need it.
+    fn round(&mut self, x: &[f32], k: usize, layers: &[&Linear]) {
+        if layers.iter().any(|l| matches!(l.store, Store::Q8_0(_))) {
+            self.q8.set(x, k);
+        }
+        if layers.iter().any(|l| matches!(l.store, Store::Q6k(_))) {
+            self.q8k.resize(x.len() / BlockQ8K::BLCK_SIZE, BlockQ8K::zeros());
+            BlockQ8K::from_float(x, &mut self.q8k);
+        }
+    }
 }
 
 /// Rows that are quantised together: all that is ever held in f32.
-const ROWS: usize = 64;
-
-/// Bytes of weights from which a product uses several threads: handing less over costs as much as reading it.
-const PARALLEL_FROM: usize = 512 << 10;
+const ROWS: usize = TILE;
 
 /// Up to this many activation rows, quantised weights are multiplied as they are, with activations rounded to 8 bits in
-/// blocks of their own; for more, tiles are widened, which rounds nothing and is faster.
+/// blocks of their own.
 const MAX_DIRECT_ROWS: usize = 4;
 
-fn quantize<B: GgmlType>(
+/// Inputs of a layer from which the activations of many rows are rounded, to 8 bits or to bf16: products of narrower layers
+/// take little time, and keep what rounding would lose.
+const ROUND_FROM: usize = 1024;
+
+fn check_block(weight: &TensorView, k: usize, dtype: WeightDtype) -> Result<(), WeightError> {
+    let block = dtype.block();
+    if k.is_multiple_of(block) {
+        return Ok(());
+    }
+    let hint = if k.is_multiple_of(Q8_BLOCK) { WeightDtype::Q8_0 } else { WeightDtype::Bf16 };
+    Err(WeightError::Block { name: weight.name.clone(), k, dtype, block, hint })
+}
+
+/// Hands over the `n` rows of `weight` in f32, [`ROWS`] to each of `pieces`.
+fn for_rows<P: Send>(
     weight: &TensorView,
     n: usize,
     k: usize,
-    dtype: WeightDtype,
-) -> Result<Vec<B>, WeightError> {
-    let block = dtype.block();
-    if !k.is_multiple_of(block) {
-        let hint =
-            if k.is_multiple_of(WeightDtype::Q8_0.block()) { WeightDtype::Q8_0 } else { WeightDtype::Bf16 };
-        return Err(WeightError::Block { name: weight.name.clone(), k, dtype, block, hint });
-    }
+    pieces: impl IndexedParallelIterator<Item = P>,
+    take: impl Fn(P, &[f32]) + Sync + Send,
+) -> Result<(), WeightError> {
     let row_bytes = weight.len / n;
-    let mut out = vec![B::zeros(); n * k / block];
-    let damaged = weight
-        .data()
-        .par_chunks(ROWS * row_bytes)
-        .zip(out.par_chunks_mut(ROWS * k / block))
-        .enumerate()
-        .map_init(
-            || vec![0.0; ROWS.min(n) * k],
-            |wide, (i, (bytes, blocks))| {
-                let wide = &mut wide[..blocks.len() * block];
-                widen_bytes(weight.dtype, bytes, wide);
-                if let Some(at) = wide.iter().position(|x| !x.is_finite()) {
-                    return Some((i * ROWS * k + at, wide[at]));
-                }
-                B::from_float(wide, blocks);
-                None
-            },
-        )
-        .find_first(Option::is_some);
+    let piece = |wide: &mut Vec<f32>, (i, (bytes, piece)): (usize, (&[u8], P))| {
+        let wide = &mut wide[..bytes.len() / row_bytes * k];
+        widen_bytes(weight.dtype, bytes, wide);
+        if let Some(at) = wide.iter().position(|x| !x.is_finite()) {
+            return Some((i * ROWS * k + at, wide[at]));
+        }
+        take(piece, wide);
+        None
+    };
+    let data = weight.data().par_chunks(ROWS * row_bytes).zip(pieces).enumerate();
+    let damaged = data.map_init(|| vec![0.0; ROWS.min(n) * k], piece).find_first(Option::is_some);
     match damaged.flatten() {
         Some((index, value)) => Err(WeightError::Damaged { name: weight.name.clone(), index, value }),
         None => {
             weight.release_pages();
-            Ok(out)
+            Ok(())
         }
     }
 }
 
-fn quantized_product<B: GgmlType>(x: &[f32], w: &[B], (m, n, k): (usize, usize, usize), out: &mut [f32]) {
-    if m <= MAX_DIRECT_ROWS {
-        x.chunks_exact(k).zip(out.chunks_exact_mut(n)).for_each(|(x, out)| quantized_row(x, w, out));
-        return;
-    }
-    let row = k / B::BLCK_SIZE;
-    tiled_linear(x, m, n, k, out, |first, wide| {
-        B::to_float(&w[first * row..first * row + wide.len() / B::BLCK_SIZE], wide);
-    });
-}
-
-/// `out = w x` for one row of activations, which are rounded to 8 bits in blocks.
-///
-/// candle's dot products, and not its product: that one hands every piece to a pool of its own, whose threads are bound to
-/// cores and wait for each other spinning. One busy core then costs a time slice in each of a step's sixty products.
-fn quantized_row<B: GgmlType>(x: &[f32], w: &[B], out: &mut [f32]) {
-    let row = x.len() / B::BLCK_SIZE;
-    let mut blocks = vec![B::VecDotType::zeros(); row];
-    B::VecDotType::from_float(x, &mut blocks);
-    if size_of_val(w) < PARALLEL_FROM {
-        dot_blocks(&blocks, w, x.len(), out);
-    } else {
-        out.par_chunks_mut(ROWS)
-            .zip(w.par_chunks(ROWS * row))
-            .for_each(|(out, w)| dot_blocks(&blocks, w, x.len(), out));
-    }
-}
-
-/// [`quantized_row`] for several rows, with weights read from memory once: a tile stays in the cache for all of them.
-fn quantized_each<B: GgmlType>(x: &[f32], w: &[B], (m, n, k): (usize, usize, usize), out: &mut [f32]) {
-    if m == 1 || size_of_val(w) < PARALLEL_FROM {
-        let rows = x.chunks_exact(k).zip(out.chunks_exact_mut(n));
-        return rows.for_each(|(x, out)| quantized_row(x, w, out));
-    }
-    let row = k / B::BLCK_SIZE;
-    let mut blocks = vec![B::VecDotType::zeros(); m * row];
-    x.chunks_exact(k).zip(blocks.chunks_exact_mut(row)).for_each(|(x, b)| B::VecDotType::from_float(x, b));
-    by_columns(m, n, out, |first, rows, result| {
-        let w = &w[first * row..(first + rows) * row];
-        for (blocks, result) in blocks.chunks_exact(row).zip(result.chunks_exact_mut(rows)) {
-            dot_blocks(blocks, w, k, result);
+/// `y = x · wᵀ` in the columns of a tile for rows of activations rounded in blocks: candle's dot products, not its product,
+/// which hands every piece to a pool of its own, whose threads are bound to cores and wait for each other spinning.
+fn q6k_step(x: &[BlockQ8K], w: &[BlockQ6K], k: usize, tile: &mut Tile<'_>) {
+    let row = k / BlockQ6K::BLCK_SIZE;
+    let w = &w[tile.first() * row..(tile.first() + tile.columns()) * row];
+    for (i, x) in x.chunks_exact(row).enumerate() {
+        for (out, w) in tile.row(i).iter_mut().zip(w.chunks_exact(row)) {
+            *out = BlockQ6K::vec_dot(k, w, x);
         }
-    });
-}
-
-/// `out = w x` for activations in blocks; rows of `k` weights.
-fn dot_blocks<B: GgmlType>(x: &[B::VecDotType], w: &[B], k: usize, out: &mut [f32]) {
-    let row = x.len();
-    // Four rows at a time share what they read of the activations.
-    let quads = out.len() / 4 * 4;
-    let (whole, rest) = out.split_at_mut(quads);
-    for (out, w) in whole.chunks_exact_mut(4).zip(w.chunks_exact(4 * row)) {
-        let at = |i: usize| &w[i * row..(i + 1) * row];
-        let (a, b, c, d) = B::vec_dot_4(k, at(0), at(1), at(2), at(3), x);
-        out.copy_from_slice(&[a, b, c, d]);
-    }
-    for (out, w) in rest.iter_mut().zip(w[quads * row..].chunks_exact(row)) {
-        *out = B::vec_dot(k, w, x);
     }
 }
 
@@ -484,23 +530,85 @@ mod tests {
 
     /// Bit for bit: a session's numbers must not depend on who steps with it.
     #[test]
-    fn a_row_is_the_same_among_others() {
+    fn a_row_of_a_step_is_the_same_among_others_and_in_every_product() {
         let (n, k) = (2100, 256);
-        let w = view(n, k, 0);
+        let (w, bias) = (view(n, k, 0), view(n, 1, 0));
         for dtype in
             [WeightDtype::F32, WeightDtype::Bf16, WeightDtype::F16, WeightDtype::Q8_0, WeightDtype::Q6k]
         {
-            let linear = Linear::new(&w, None, dtype).unwrap();
-            for m in [1, 2, 7, 12] {
+            let linear = Linear::new(&w, Some(&bias), dtype).unwrap();
+            let small = Linear::new(&view(70, k, 0), None, dtype).unwrap();
+            let mut scratch = StepScratch::default();
+            for m in [12, 1, 2, 7] {
                 let x: Vec<f32> = (0..m * k).map(|i| (i as f32 * 0.37).sin()).collect();
-                let mut out = vec![f32::NAN; m * n];
-                linear.forward_each(&x, &mut out);
-                for (x, out) in x.chunks_exact(k).zip(out.chunks_exact(n)) {
+                let (mut out, mut other) = (vec![f32::NAN; m * n], vec![f32::NAN; m * 70]);
+                Linear::step(&x, [(&linear, &mut out), (&small, &mut other)], &mut scratch);
+                let (mut gated, mut spare) = (vec![f32::NAN; m * n], vec![f32::NAN; m * n]);
+                Linear::step_gated(&x, &linear, &linear, &mut gated, &mut spare, &mut scratch);
+                for (i, x) in x.chunks_exact(k).enumerate() {
                     let mut alone = vec![f32::NAN; n];
                     linear.forward(x, &mut alone);
-                    assert_eq!(alone, out, "{dtype} {m}");
+                    assert_eq!(alone, out[i * n..(i + 1) * n], "{dtype} {m}");
+                    let mut want = alone.clone();
+                    silu_mul(&mut want, &alone);
+                    assert_eq!(want, gated[i * n..(i + 1) * n], "{dtype} {m}");
+                    small.forward(x, &mut alone[..70]);
+                    assert_eq!(alone[..70], other[i * 70..(i + 1) * 70], "{dtype} {m}");
                 }
             }
+        }
+    }
+
+    /// What the kernels do is candle's `Q8_0`, to the last bit where both have AVX2.
+    #[test]
+    fn q8_0_has_the_bits_of_ggml_blocks() {
+        use candle_core::quantized::k_quants::BlockQ8_0;
+        let (n, k) = (50, 320);
+        let w = view(n, k, 0);
+        let wide = to_f32(&w).unwrap();
+        let x: Vec<f32> = (0..k).map(|i| (i as f32 * 0.37).sin() * 3.0).collect();
+        let blocks = |x: &[f32]| {
+            let mut blocks = vec![BlockQ8_0::zeros(); x.len() / Q8_BLOCK];
+            BlockQ8_0::from_float(x, &mut blocks);
+            blocks
+        };
+        let (ours, theirs) = (Linear::new(&w, None, WeightDtype::Q8_0).unwrap(), blocks(&wide));
+        let mut out = vec![f32::NAN; n];
+        ours.forward(&x, &mut out);
+        let x = blocks(&x);
+        for (out, w) in out.iter().zip(theirs.chunks_exact(k / Q8_BLOCK)) {
+            let want = BlockQ8_0::vec_dot(k, w, &x);
+            if wnw_kernels::isa() == wnw_kernels::Isa::Portable || cfg!(not(target_arch = "x86_64")) {
+                assert!((out - want).abs() <= 1e-4 * want.abs().max(1.0));
+            } else {
+                assert_eq!(*out, want);
+            }
+        }
+        let Store::Q8_0(matrix) = &ours.store else { unreachable!() };
+        let (mut a, mut b) = (vec![f32::NAN; n * k], vec![f32::NAN; n * k]);
+        matrix.rows_to_f32(0, &mut a);
+        BlockQ8_0::to_float(&theirs, &mut b);
+        assert_eq!(a, b);
+    }
+
+    /// Wide layers round the activations of many rows: to 8 bits, or to bf16.
+    #[test]
+    fn wide_layers_round_many_rows_within_their_precision() {
+        let (m, n, k) = (9, 40, ROUND_FROM);
+        let w = view(n, k, 0);
+        let wide = to_f32(&w).unwrap();
+        let x: Vec<f32> = (0..m * k).map(|i| (i as f32 * 0.37).sin()).collect();
+        for (dtype, limit) in [(WeightDtype::Bf16, 4e-3), (WeightDtype::Q8_0, 1e-2)] {
+            let mut out = vec![f32::NAN; m * n];
+            Linear::new(&w, None, dtype).unwrap().forward(&x, &mut out);
+            let (mut error, mut size) = (0f64, 0f64);
+            for (i, out) in out.iter().enumerate() {
+                let exact: f64 =
+                    (0..k).map(|d| f64::from(x[i / n * k + d]) * f64::from(wide[i % n * k + d])).sum();
+                error += (f64::from(*out) - exact).powi(2);
+                size += exact.powi(2);
+            }
+            assert!(error.sqrt() <= limit * size.sqrt(), "{dtype}: {}", (error / size).sqrt());
         }
     }
 

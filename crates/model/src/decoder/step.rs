@@ -2,15 +2,16 @@
 //!
 //! Sessions share nothing but the weights. Each has its own store, position and outcome; which others are in a step does
 //! not show in its numbers, because the products of a step treat every row as if it were alone
-//! ([`Linear::forward_each`](crate::linear::Linear::forward_each)) and attention runs session by session.
+//! ([`Linear::step`]) and attention runs session by session.
 
 use std::time::{Duration, Instant};
 
 use rayon::prelude::*;
-use wnw_kernels::elementwise::{add, rms_norm, silu_mul};
+use wnw_kernels::elementwise::{add, rms_norm};
 use wnw_kv::KvStore;
 
-use super::{Decoder, DecoderLayer};
+use super::Decoder;
+use crate::linear::{Linear, StepScratch};
 use crate::model::ModelError;
 
 /// What one session brings to a step.
@@ -59,6 +60,7 @@ pub struct StepBuffers {
     cos: Vec<f32>, // (sessions, head_dim / 2), as sin
     sin: Vec<f32>,
     logits: Vec<f32>, // (sessions, vocab_size)
+    scratch: StepScratch,
     attention: Duration,
 }
 
@@ -85,6 +87,7 @@ impl Decoder {
             cos: Vec::new(),
             sin: Vec::new(),
             logits: Vec::new(),
+            scratch: StepScratch::default(),
             attention: Duration::ZERO,
         };
         self.size(&mut buffers, 1);
@@ -160,9 +163,8 @@ impl Decoder {
         }
         for (l, layer) in self.layers.iter().enumerate() {
             each_row(&b.x, h, &mut b.norm, |x, out| rms_norm(x, &layer.attention_norm, eps, out));
-            layer.q.forward_each(&b.norm, &mut b.q);
-            layer.k.forward_each(&b.norm, &mut b.k);
-            layer.v.forward_each(&b.norm, &mut b.v);
+            let qkv = [(&layer.q, &mut b.q[..]), (&layer.k, &mut b.k[..]), (&layer.v, &mut b.v[..])];
+            Linear::step(&b.norm, qkv, &mut b.scratch);
             let angles = b.cos.chunks_exact(hd / 2).zip(b.sin.chunks_exact(hd / 2));
             let heads = b.q.chunks_exact_mut(q_row).zip(b.k.chunks_exact_mut(kv_row));
             for ((q, k), angles) in heads.zip(angles) {
@@ -183,25 +185,16 @@ impl Decoder {
                     .for_each(|((((session, q), k), v), out)| session.attend(l, (q, k, v), scale, out)),
             }
             b.attention += clock.elapsed();
-            layer.o.forward_each(&b.attended, &mut b.branch);
+            Linear::step(&b.attended, [(&layer.o, &mut b.branch)], &mut b.scratch);
             add(&mut b.x, &b.branch);
             each_row(&b.x, h, &mut b.norm, |x, out| rms_norm(x, &layer.mlp_norm, eps, out));
-            layer.feed_forward_each(&b.norm, &mut b.gate, &mut b.up, &mut b.branch);
+            Linear::step_gated(&b.norm, &layer.gate, &layer.up, &mut b.gate, &mut b.up, &mut b.scratch);
+            Linear::step(&b.gate, [(&layer.down, &mut b.branch)], &mut b.scratch);
             add(&mut b.x, &b.branch);
         }
         each_row(&b.x, h, &mut b.norm, |x, out| rms_norm(x, &self.norm, eps, out));
-        self.lm_head.forward_each(&b.norm, &mut b.logits);
+        Linear::step(&b.norm, [(&self.lm_head, &mut b.logits)], &mut b.scratch);
         &b.logits
-    }
-}
-
-impl DecoderLayer {
-    /// SwiGLU of a step's rows: `down(silu(gate(x)) · up(x))`.
-    fn feed_forward_each(&self, x: &[f32], gate: &mut [f32], up: &mut [f32], out: &mut [f32]) {
-        self.gate.forward_each(x, gate);
-        self.up.forward_each(x, up);
-        gate.par_chunks_mut(1 << 14).zip(up.par_chunks(1 << 14)).for_each(|(gate, up)| silu_mul(gate, up));
-        self.down.forward_each(gate, out);
     }
 }
 
