@@ -124,7 +124,7 @@ struct Alternative {
 /// Weight types that take less than `dtype` and can hold this model, the widest first.
 fn narrower(dtype: WeightDtype, d: &DecoderConfig) -> Vec<WeightDtype> {
     let rows = [d.hidden_size, d.n_q_heads * d.head_dim, d.intermediate_size];
-    let size = |dtype: WeightDtype| dtype.matrix_bytes(1, 1 << 16);
+    let size = |dtype: WeightDtype| dtype.matrix_bytes(1 << 8, 1 << 8);
     [WeightDtype::Bf16, WeightDtype::Q8_0, WeightDtype::Q6k]
         .into_iter()
         .filter(|other| size(*other) < size(dtype) && rows.iter().all(|k| k % other.block() == 0))

@@ -597,8 +597,15 @@ mod tests {
         let (m, n, k) = (9, 40, ROUND_FROM);
         let w = view(n, k, 0);
         let wide = to_f32(&w).unwrap();
-        let x: Vec<f32> = (0..m * k).map(|i| (i as f32 * 0.37).sin()).collect();
-        for (dtype, limit) in [(WeightDtype::Bf16, 2e-2), (WeightDtype::Q8_0, 2e-2)] {
+        // At random: against an even pattern the even weights cancel, and what rounding adds is large beside what is left.
+        let mut state = 1u64;
+        let x: Vec<f32> = (0..m * k)
+            .map(|_| {
+                state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+                (state >> 40) as f32 / (1 << 23) as f32 - 1.0
+            })
+            .collect();
+        for (dtype, limit) in [(WeightDtype::Bf16, 4e-3), (WeightDtype::Q8_0, 1e-2)] {
             let mut out = vec![f32::NAN; m * n];
             Linear::new(&w, None, dtype).unwrap().forward(&x, &mut out);
             let (mut error, mut size) = (0f64, 0f64);
