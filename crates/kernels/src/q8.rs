@@ -201,7 +201,7 @@ impl Q8Rows {
 
     /// Number of rows, `m`.
     pub fn rows(&self) -> usize {
-        if self.k == 0 { 0 } else { self.codes.len() / self.k }
+        self.codes.len().checked_div(self.k).unwrap_or(0)
     }
 
     fn row(&self, i: usize) -> Q8Row<'_> {

@@ -235,6 +235,7 @@ fn many_rows<const M: usize>(
 /// # Safety
 /// The processor has AVX-512 with BF16, and `packed` is `(pairs, PANELS)` for rows of `pairs`.
 #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512bf16")]
+#[allow(clippy::needless_range_loop)] // The indices are those of registers.
 unsafe fn multiply<const M: usize>(x: [&[u32]; M], packed: &[Line], sums: &mut [[f32; TILE]; M]) {
     // SAFETY: each of `sums` has four times sixteen elements.
     let mut acc: [[__m512; PANELS]; M] = unsafe {

@@ -16,7 +16,7 @@ fn noise(n: usize, seed: u64) -> Vec<f32> {
 
 fn matrix(n: usize, k: usize, w: &[f32]) -> Q8Matrix {
     let mut matrix = Q8Matrix::zeros(n, k);
-    matrix.pieces_mut().zip(w.par_chunks(crate::TILE * k)).for_each(|(mut piece, rows)| piece.set(rows));
+    matrix.pieces_mut().zip(w.par_chunks(TILE * k)).for_each(|(mut piece, rows)| piece.set(rows));
     matrix
 }
 

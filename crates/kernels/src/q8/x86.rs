@@ -35,6 +35,7 @@ fn check(x: &[Q8Row<'_>], w: Panel<'_>) {
 /// # Safety
 /// The processor has the features, and [`check`] has passed.
 #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vnni,f16c,fma")]
+#[allow(clippy::needless_range_loop)] // The indices are those of registers.
 unsafe fn step_rows_vnni<const M: usize>(x: [Q8Row<'_>; M], w: Panel<'_>, sums: &mut [[f32; Q8_PANEL]; 3]) {
     let mut parts = [[_mm512_setzero_ps(); QUADS]; M];
     let mut d = [_mm512_setzero_ps(); M];
