@@ -112,7 +112,7 @@ mod tests {
                 let want = bf16::from_f32(*x);
                 assert!(got.to_bits() == want.to_bits() || got.is_nan() && want.is_nan(), "{x}: {got}");
             }
-            assert!(x.len() % 2 == 0 || got.last().is_some_and(|last| last.to_bits() == 0));
+            assert!(x.len().is_multiple_of(2) || got.last().is_some_and(|last| last.to_bits() == 0));
         }
     }
 
