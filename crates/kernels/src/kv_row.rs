@@ -3,9 +3,9 @@
 use half::f16;
 
 use crate::KvElement;
+use crate::dispatch::MulAdd;
 
-/// Lanes that are widened at a time: one AVX-512 register of f32, two AVX2 registers.
-pub const LANES: usize = 16;
+pub use crate::dispatch::LANES;
 
 /// Elements of an `int4` row that share a scale and a minimum.
 pub const INT4_GROUP: usize = 32;
@@ -16,8 +16,6 @@ pub const INT4_GROUP: usize = 32;
 pub trait KvRow: bytemuck::Pod + Send + Sync {
     /// What memory is filled with before it is written: rows of it read as NaN, so that a stale read shows.
     const STALE: Self;
-    /// Whether widening costs so much that [`crate::vector::mix_rows`] does it once for all queries of a group.
-    const QUANTISED: bool;
 
     /// Units of a row.
     fn row_len(head_dim: usize) -> usize;
@@ -25,8 +23,8 @@ pub trait KvRow: bytemuck::Pod + Send + Sync {
     /// Stores `x`, `(head_dim)`, in `row`, `(row_len)`.
     fn encode(x: &[f32], row: &mut [Self]);
 
-    /// Elements `d .. d + LANES` of a row, where `d` is a multiple of [`LANES`] and all of them exist.
-    fn lanes(row: &[Self], head_dim: usize, d: usize) -> [f32; LANES];
+    /// Elements `d .. d + LANES` of a row, where `d` is a multiple of [`LANES`] and all of them exist; `m` says how.
+    fn lanes<M: MulAdd>(m: M, row: &[Self], head_dim: usize, d: usize) -> [f32; LANES];
 
     /// Element `d` of a row.
     fn element(row: &[Self], head_dim: usize, d: usize) -> f32;
@@ -39,7 +37,6 @@ pub trait KvRow: bytemuck::Pod + Send + Sync {
 
 impl<T: KvElement> KvRow for T {
     const STALE: Self = T::NAN;
-    const QUANTISED: bool = false;
 
     #[inline(always)]
     fn row_len(head_dim: usize) -> usize {
@@ -54,7 +51,7 @@ impl<T: KvElement> KvRow for T {
     }
 
     #[inline(always)]
-    fn lanes(row: &[Self], _: usize, d: usize) -> [f32; LANES] {
+    fn lanes<M: MulAdd>(_: M, row: &[Self], _: usize, d: usize) -> [f32; LANES] {
         let mut wide = [0f32; LANES];
         for (wide, x) in wide.iter_mut().zip(&row[d..d + LANES]) {
             *wide = x.widen();
@@ -95,7 +92,6 @@ impl Int8 {
 
 impl KvRow for Int8 {
     const STALE: Self = Self(0xff);
-    const QUANTISED: bool = true;
 
     #[inline(always)]
     fn row_len(head_dim: usize) -> usize {
@@ -122,7 +118,7 @@ impl KvRow for Int8 {
     }
 
     #[inline(always)]
-    fn lanes(row: &[Self], _: usize, d: usize) -> [f32; LANES] {
+    fn lanes<M: MulAdd>(_: M, row: &[Self], _: usize, d: usize) -> [f32; LANES] {
         let scale = Self::scale(row);
         let mut wide = [0f32; LANES];
         for (wide, code) in wide.iter_mut().zip(&row[INT8_HEAD + d..INT8_HEAD + d + LANES]) {
@@ -166,11 +162,17 @@ impl Int4 {
         if n == 0 { 0 } else { INT4_HEAD + n.div_ceil(2) }
     }
 
+    /// Bits of the scale and the minimum of a group.
+    #[inline(always)]
+    fn halves(group: &[Self]) -> [u16; 2] {
+        [[group[0].0, group[1].0], [group[2].0, group[3].0]].map(u16::from_le_bytes)
+    }
+
     /// Scale and minimum of a group.
     #[inline(always)]
     fn head(group: &[Self]) -> (f32, f32) {
-        let half = |i: usize| f16::from_le_bytes([group[i].0, group[i + 1].0]).widen();
-        (half(0), half(2))
+        let [scale, min] = Self::halves(group).map(|bits| f16::from_bits(bits).widen());
+        (scale, min)
     }
 
     /// Scale and minimum that cover `x`; NaN where f16 cannot.
@@ -205,7 +207,6 @@ fn below(x: f16) -> f16 {
 
 impl KvRow for Int4 {
     const STALE: Self = Self(0xff);
-    const QUANTISED: bool = true;
 
     #[inline(always)]
     fn row_len(head_dim: usize) -> usize {
@@ -235,7 +236,7 @@ impl KvRow for Int4 {
     }
 
     #[inline(always)]
-    fn lanes(row: &[Self], head_dim: usize, d: usize) -> [f32; LANES] {
+    fn lanes<M: MulAdd>(m: M, row: &[Self], head_dim: usize, d: usize) -> [f32; LANES] {
         let mut wide = [0f32; LANES];
         let (group, first) = (d / INT4_GROUP, d % INT4_GROUP);
         if (group + 1) * INT4_GROUP > head_dim {
@@ -245,14 +246,10 @@ impl KvRow for Int4 {
             return wide;
         }
         let group = &row[group * INT4_BYTES..(group + 1) * INT4_BYTES];
-        let (scale, min) = Self::head(group);
+        let (head, codes) = group.split_at(INT4_HEAD);
+        let Some(codes) = bytemuck::cast_slice::<Self, u8>(codes).first_chunk() else { return wide };
         // Lanes 0 to 15 of a whole group are the low halves of its bytes, the others the high halves.
-        let shift = if first == 0 { 0 } else { 4 };
-        for (wide, byte) in wide.iter_mut().zip(&group[INT4_HEAD..]) {
-            // The product is exact, so that a fused multiply-add would give the same.
-            *wide = min + scale * f32::from((byte.0 >> shift) & 15);
-        }
-        wide
+        m.widen_halves(codes, first != 0, Self::halves(head))
     }
 
     #[inline(always)]

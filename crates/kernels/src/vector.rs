@@ -1,12 +1,12 @@
 //! Dot products and scaled sums over KV rows.
 
-use crate::dispatch::{MulAdd, kernel};
-use crate::kv_row::LANES;
+use crate::dispatch::{LANES, MulAdd, kernel, pairwise_sum as sum};
 use crate::{KvElement, KvRow};
 
 /// Width of the accumulators.
 const W: usize = LANES;
-
+/// Elements of a row that [`score_rows`] widens for sixteen rows at a time; longer rows go one by one.
+const SCORE_WIDTH: usize = 256;
 /// Value rows that [`mix_rows`] widens at a time for all queries of a group.
 const MIX_BLOCK: usize = 64;
 
@@ -55,44 +55,76 @@ fn score_group<M: MulAdd, T: KvRow, const G: usize>(
     stride: usize,
     offset: usize,
 ) -> usize {
-    for (i, row) in k.chunks_exact(T::row_len(head_dim)).enumerate() {
-        let mut acc = [[0f32; W]; G];
-        let mut tail = [0f32; G];
-        let mut d = 0;
-        while d + W <= head_dim {
-            let wide = T::lanes(row, head_dim, d);
-            for (j, acc) in acc.iter_mut().enumerate() {
-                let qd = &q[j * head_dim + d..j * head_dim + d + W];
-                for lane in 0..W {
-                    acc[lane] = m.mul_add(qd[lane], wide[lane], acc[lane]);
+    let len = T::row_len(head_dim);
+    let whole = head_dim - head_dim % W;
+    let q_tail = |j: usize| &q[j * head_dim + whole..(j + 1) * head_dim];
+    // Sixteen rows at a time, so that their sums over the lanes are formed together; four are widened at a time.
+    let mut blocks = k.chunks_exact(if whole <= SCORE_WIDTH { W * len } else { usize::MAX });
+    let mut wide = [[0f32; W]; 4 * SCORE_WIDTH / W];
+    let wide = &mut wide[..4 * (whole / W).min(SCORE_WIDTH / W)];
+    let mut acc = [[[0f32; W]; W]; G]; // (G, rows, lanes)
+    let mut i = offset;
+    for block in &mut blocks {
+        for first in (0..W).step_by(4) {
+            for (t, wide) in wide.chunks_exact_mut((whole / W).max(1)).enumerate() {
+                let row = &block[(first + t) * len..(first + t + 1) * len];
+                for (b, wide) in wide.iter_mut().enumerate() {
+                    *wide = T::lanes(m, row, head_dim, b * W);
                 }
             }
-            d += W;
+            m.products::<G>(q, head_dim, wide, &mut acc, first);
         }
-        for (j, tail) in tail.iter_mut().enumerate() {
-            for e in d..head_dim {
-                *tail = m.mul_add(q[j * head_dim + e], T::element(row, head_dim, e), *tail);
+        for (j, acc) in acc.iter().enumerate() {
+            let mut sums = m.sums(acc);
+            if whole < head_dim {
+                for (sum, row) in sums.iter_mut().zip(block.chunks_exact(len)) {
+                    *sum += tail(m, q_tail(j), row, head_dim);
+                }
+            }
+            for (score, sum) in scores[j * stride + i..j * stride + i + W].iter_mut().zip(sums) {
+                *score = sum * scale;
             }
         }
-        for j in 0..G {
-            scores[j * stride + offset + i] = (sum(&acc[j]) + tail[j]) * scale;
+        i += W;
+    }
+    for row in blocks.remainder().chunks_exact(len) {
+        for (j, acc) in lane_sums::<M, T, G>(m, q, row, head_dim).iter().enumerate() {
+            let tail = if whole < head_dim { tail(m, q_tail(j), row, head_dim) } else { 0.0 };
+            scores[j * stride + i] = (sum(acc) + tail) * scale;
         }
+        i += 1;
     }
     G
 }
 
-/// Pairwise sum of the lanes: a fixed order, so that the result does not depend on the instruction set's width.
+/// Products of a key row with `G` queries, summed lane by lane, as far as lanes are whole.
 #[inline(always)]
-fn sum(acc: &[f32; W]) -> f32 {
-    let mut a = *acc;
-    let mut n = W / 2;
-    while n > 0 {
-        for i in 0..n {
-            a[i] += a[i + n];
+fn lane_sums<M: MulAdd, T: KvRow, const G: usize>(
+    m: M,
+    q: &[f32],
+    row: &[T],
+    head_dim: usize,
+) -> [[f32; W]; G] {
+    let mut acc = [[0f32; W]; G];
+    let mut d = 0;
+    while d + W <= head_dim {
+        let wide = T::lanes(m, row, head_dim, d);
+        for (j, acc) in acc.iter_mut().enumerate() {
+            let qd = &q[j * head_dim + d..j * head_dim + d + W];
+            for lane in 0..W {
+                acc[lane] = m.mul_add(qd[lane], wide[lane], acc[lane]);
+            }
         }
-        n /= 2;
+        d += W;
     }
-    a[0]
+    acc
+}
+
+/// The rest of the product of a key row with a query, `q` being the elements past the last whole lanes.
+#[inline(always)]
+fn tail<M: MulAdd, T: KvRow>(m: M, q: &[f32], row: &[T], head_dim: usize) -> f32 {
+    let first = head_dim - q.len();
+    q.iter().enumerate().fold(0f32, |sum, (e, q)| m.mul_add(*q, T::element(row, head_dim, first + e), sum))
 }
 
 /// Partial sums of [`mix_rows`]: row `i` of all rows goes into partial sum `i % MIX_LANES`, which hides the latency of
@@ -118,23 +150,26 @@ fn mix_rows_body<M: MulAdd, T: KvRow>(
 ) {
     let len = T::row_len(head_dim);
     let n = v.len() / len;
+    let mut wide = [[0f32; W]; MIX_BLOCK];
     let mut d = 0;
     while d + W <= head_dim {
-        let lanes = |i: usize| T::lanes(&v[i * len..(i + 1) * len], head_dim, d);
-        if T::QUANTISED {
-            let mut wide = [[0f32; W]; MIX_BLOCK];
-            for start in (0..n).step_by(MIX_BLOCK) {
-                let wide = &mut wide[..MIX_BLOCK.min(n - start)];
-                wide.iter_mut().enumerate().for_each(|(i, wide)| *wide = lanes(start + i));
-                for (j, acc) in acc.chunks_exact_mut(MIX_LANES * head_dim).enumerate() {
-                    let weights = &p[j * stride + offset + start..][..wide.len()];
-                    mix_lanes(m, weights, offset + start, |i| wide[i], head_dim, &mut acc[d..]);
-                }
+        for start in (0..n).step_by(MIX_BLOCK) {
+            let wide = &mut wide[..MIX_BLOCK.min(n - start)];
+            for (i, wide) in wide.iter_mut().enumerate() {
+                *wide = T::lanes(m, &v[(start + i) * len..(start + i + 1) * len], head_dim, d);
             }
-        } else {
-            for (j, acc) in acc.chunks_exact_mut(MIX_LANES * head_dim).enumerate() {
-                let weights = &p[j * stride + offset..][..n];
-                mix_lanes(m, weights, offset, lanes, head_dim, &mut acc[d..]);
+            // Groups of up to four queries keep their partial sums in registers.
+            let mut first = 0;
+            for acc in acc.chunks_mut(4 * MIX_LANES * head_dim) {
+                let (p, g) = (&p[first * stride..], acc.len() / (MIX_LANES * head_dim));
+                let (from, acc) = (offset + start, &mut acc[d..]);
+                match g {
+                    4 => mix_group::<M, 4>(m, p, stride, from, wide, head_dim, acc),
+                    3 => mix_group::<M, 3>(m, p, stride, from, wide, head_dim, acc),
+                    2 => mix_group::<M, 2>(m, p, stride, from, wide, head_dim, acc),
+                    _ => mix_group::<M, 1>(m, p, stride, from, wide, head_dim, acc),
+                }
+                first += g;
             }
         }
         d += W;
@@ -150,41 +185,26 @@ fn mix_rows_body<M: MulAdd, T: KvRow>(
     }
 }
 
-/// Adds `W` elements of each row, `lanes(i)`, times its weight to one query's partial sums: `out` has `W` elements of
-/// each partial sum every `head_dim`.
+/// Adds `W` elements of each row times its weights to the partial sums of `G` queries: query `j` has its weights in `p` from
+/// `j * stride + from` on, and `W` elements of each of its partial sums every `head_dim` in `out`.
 #[inline(always)]
-fn mix_lanes<M: MulAdd>(
+fn mix_group<M: MulAdd, const G: usize>(
     m: M,
-    weights: &[f32],
-    offset: usize,
-    lanes: impl Fn(usize) -> [f32; W],
+    p: &[f32],
+    stride: usize,
+    from: usize,
+    rows: &[[f32; W]],
     head_dim: usize,
     out: &mut [f32],
 ) {
-    let n = weights.len();
-    let mut acc = [[0f32; W]; MIX_LANES];
-    for (lane, acc) in acc.iter_mut().enumerate() {
-        acc.copy_from_slice(&out[lane * head_dim..lane * head_dim + W]);
+    let mut acc = [[[0f32; W]; MIX_LANES]; G];
+    for (at, acc) in acc.as_flattened_mut().iter_mut().enumerate() {
+        acc.copy_from_slice(&out[at * head_dim..at * head_dim + W]);
     }
-    let one = |acc: &mut [f32; W], i: usize| {
-        let row = lanes(i);
-        for lane in 0..W {
-            acc[lane] = m.mul_add(weights[i], row[lane], acc[lane]);
-        }
-    };
-    // Rows before the first that belongs to partial sum 0.
-    let lead = ((MIX_LANES - offset % MIX_LANES) % MIX_LANES).min(n);
-    (0..lead).for_each(|i| one(&mut acc[(offset + i) % MIX_LANES], i));
-    let mut i = lead;
-    while i + MIX_LANES <= n {
-        for (lane, acc) in acc.iter_mut().enumerate() {
-            one(acc, i + lane);
-        }
-        i += MIX_LANES;
-    }
-    (i..n).for_each(|i| one(&mut acc[(offset + i) % MIX_LANES], i));
-    for (lane, acc) in acc.iter().enumerate() {
-        out[lane * head_dim..lane * head_dim + W].copy_from_slice(acc);
+    let weights = std::array::from_fn(|j| &p[j * stride + from..j * stride + from + rows.len()]);
+    m.mix::<G>(weights, from, rows, &mut acc);
+    for (at, acc) in acc.as_flattened().iter().enumerate() {
+        out[at * head_dim..at * head_dim + W].copy_from_slice(acc);
     }
 }
 
@@ -256,9 +276,32 @@ pub(crate) fn dot_rows<M: MulAdd, T: KvElement, const R: usize>(
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::dispatch::Separate;
     use crate::{Int4, Int8, Isa};
     use half::{bf16, f16};
     use proptest::prelude::*;
+
+    /// Scores one by one, in the order that all instruction sets keep; those with fused multiply-add give the same bits.
+    fn fused_twin<T: KvRow>(q: &[f32], rows: &[T], head_dim: usize, (stride, offset): (usize, usize)) {
+        let g = q.len() / head_dim;
+        let mut want = vec![0f32; g * stride];
+        for (j, q) in q.chunks_exact(head_dim).enumerate() {
+            for (i, row) in rows.chunks_exact(T::row_len(head_dim)).enumerate() {
+                let (mut acc, mut tail) = ([0f32; W], 0f32);
+                for (d, q) in q.iter().enumerate() {
+                    let x = T::element(row, head_dim, d);
+                    let to = if d < head_dim / W * W { &mut acc[d % W] } else { &mut tail };
+                    *to = q.mul_add(x, *to);
+                }
+                want[j * stride + offset + i] = (sum(&acc) + tail) * 0.5;
+            }
+        }
+        for isa in [Isa::Avx2, Isa::Avx512] {
+            let mut scores = vec![0f32; g * stride];
+            score_rows_with(isa, q, rows, head_dim, 0.5, &mut scores, stride, offset);
+            assert_eq!(scores, want, "{isa:?}");
+        }
+    }
 
     fn check<T: KvRow + PartialEq + std::fmt::Debug>(g: usize, n: usize, head_dim: usize, seed: u64) {
         let mut state = seed | 1;
@@ -279,10 +322,13 @@ mod tests {
             }
             for d in (0..head_dim / W).map(|block| block * W) {
                 let each: Vec<f32> = (d..d + W).map(|d| T::element(row, head_dim, d)).collect();
-                assert_eq!(T::lanes(row, head_dim, d).to_vec(), each);
+                assert_eq!(T::lanes(Separate, row, head_dim, d).to_vec(), each);
             }
         }
         let (stride, offset) = (n + 3, 2);
+        if crate::isa() != Isa::Portable {
+            fused_twin(&q, &rows, head_dim, (stride, offset));
+        }
         for isa in [Isa::Portable, Isa::Avx2, Isa::Avx512] {
             let mut scores = vec![0f32; g * stride];
             score_rows_with(isa, &q, &rows, head_dim, 0.5, &mut scores, stride, offset);
