@@ -9,8 +9,10 @@ use std::time::Instant;
 use half::bf16;
 use rayon::prelude::*;
 use wnw_kernels::bf16::{Bf16Rows, has_many, many};
+use wnw_kernels::half_linear::matvec;
 use wnw_kernels::q8::{q8_many, q8_step};
 use wnw_kernels::tiles::for_each_tile;
+use wnw_kernels::vector::widen;
 use wnw_kernels::{Q8Matrix, Q8Rows, TILE, half_step, tiled_linear};
 
 /// Columns and rows of the weights.
@@ -84,6 +86,20 @@ fn main() {
             });
             tell_step("bf16 many", m, 2 * N * K, seconds);
         }
+    }
+    if wanted("bf16 plain") {
+        let seconds = best(|i| {
+            for_each_tile([(&mut out[..N], N)], 1, true, |_, mut tile| {
+                let rows = tile.first() * K..(tile.first() + tile.columns()) * K;
+                matvec(&wide[i % 4][rows], &x[..K], tile.row(0));
+            });
+        });
+        tell_step("bf16 plain", 1, 2 * N * K, seconds);
+        let clock = Instant::now();
+        let w = &wide[0];
+        let widened = |first: usize, rows: &mut [f32]| widen(&w[first * K..first * K + rows.len()], rows);
+        tiled_linear(&x, 512, N, K, &mut out, widened);
+        tell_step("bf16 plain, widened", 512, 2 * N * K, clock.elapsed().as_secs_f64());
     }
     drop(wide);
 
