@@ -150,10 +150,20 @@ pub(crate) struct Restart {
     pub loss: Loss,
 }
 
+/// What becomes of the audio behind a cut.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(crate) enum Rest {
+    /// A new window begins there.
+    Again,
+    /// Nothing: there is no speech in it.
+    Quiet,
+    /// All tries ran away: it is passed over up to so many seconds of the window.
+    GivenUp(f64),
+}
+
 impl Restart {
-    /// Where the model lost its place, in a window from `start` to `end` seconds, and what became of it. `given_up` is
-    /// the end of the stretch that is passed over, in seconds of the window, if all tries at this place ran away.
-    pub fn warning(&self, start: f64, end: f64, given_up: Option<f64>) -> Warning {
+    /// Where the model lost its place, in a window from `start` to `end` seconds, and what became of it.
+    pub fn warning(&self, start: f64, end: f64, rest: Rest) -> Warning {
         let (at, to) = (start + self.cut.at, start + self.loss.to);
         let (what, to) = match self.loss.fault {
             Fault::Skip => (format!("passed over speech up to {to:.1} s"), to),
@@ -161,9 +171,12 @@ impl Restart {
             Fault::Still => ("repeated itself".to_owned(), at),
             Fault::End => ("ended before the speech did".to_owned(), end),
         };
-        let (kind, done, to) = match given_up {
-            None => ("restart", format!("transcribed again from {at:.1} s"), to),
-            Some(seconds) => {
+        let (kind, done, to) = match rest {
+            Rest::Again => ("restart", format!("transcribed again from {at:.1} s"), to),
+            Rest::Quiet => {
+                ("restart", "what it wrote from there on is left out, since no speech follows".into(), end)
+            }
+            Rest::GivenUp(seconds) => {
                 let lost = (start + seconds).min(end);
                 (
                     "repetition",

@@ -15,7 +15,7 @@ use crate::kv_statistics::KvSums;
 use crate::listening::Listening;
 use crate::method::{Method, WindowKv};
 use crate::outcome::Outcome;
-use crate::recovery::{Recovery, Restart, Tries};
+use crate::recovery::{Recovery, Rest, Restart, Tries};
 use crate::sampling::Sampler;
 use crate::times::{self, Word};
 use crate::transcript::{FinishReason, Segment, Statistics, Timing, Transcript, Warning};
@@ -329,9 +329,9 @@ impl<'a> Run<'a> {
             restart = recovery.run_away(&listening.trace, passed);
         }
         let mut heard = samples.len();
-        let mut lost = None;
+        let mut rest = Rest::Quiet;
         if let (Some(restart), Some(recovery)) = (&restart, &recovery) {
-            (heard, lost) = self.begin_again(restart, recovery, samples.len());
+            (heard, rest) = self.begin_again(restart, recovery, samples.len());
             if restart.cut.tokens < tokens.len() {
                 pieces.truncate(restart.cut.tokens);
                 tokens.truncate(restart.cut.tokens);
@@ -379,36 +379,29 @@ impl<'a> Run<'a> {
         }
         self.report(outcome, tokens.len(), sink)?;
         if let Some(restart) = &restart {
-            if lost.is_some() {
+            if matches!(rest, Rest::GivenUp(_)) {
                 self.end_with(FinishReason::Repetition);
             }
             let (start, end) = self.span();
-            self.warn(sink, restart.warning(start, end, lost))?;
+            self.warn(sink, restart.warning(start, end, rest))?;
         }
         self.tokens.extend(tokens);
         Ok(Heard { text, samples: heard })
     }
 
-    /// Samples of the present window after which to begin again, and the end of the stretch that is given up, in
-    /// seconds of the window, if all tries at this place ran away.
-    fn begin_again(
-        &mut self,
-        restart: &Restart,
-        recovery: &Recovery,
-        samples: usize,
-    ) -> (usize, Option<f64>) {
+    /// Samples of the present window that are dealt with, and what becomes of the others.
+    fn begin_again(&mut self, restart: &Restart, recovery: &Recovery, samples: usize) -> (usize, Rest) {
         let (config, at) = (&recovery.config, restart.cut.at);
         let index = |seconds: f64| ((seconds * RATE) as usize).min(samples);
-        // What is left has no speech in it.
         if recovery.loudness.between(at, recovery.loudness.seconds()) < config.token_seconds {
-            return (samples, None);
+            return (samples, Rest::Quiet);
         }
         if !self.tries.restart(at, config) {
-            return (index(at), None);
+            return (index(at), Rest::Again);
         }
         let beyond = at + config.give_up_seconds;
         let beyond = recovery.loudness.first_pause(beyond, beyond + config.give_up_seconds);
-        (index(beyond).max(1), Some(beyond))
+        (index(beyond).max(1), Rest::GivenUp(beyond))
     }
 
     /// Keeps the language that the model heard, the first one, and says so when it heard no speech.

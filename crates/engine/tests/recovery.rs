@@ -119,6 +119,22 @@ fn speech_behind_an_early_end_is_not_lost() {
 }
 
 #[test]
+fn noise_is_not_said_to_be_transcribed_again() {
+    let mut state = 1u32;
+    let mut noise = || {
+        state = state.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
+        (state >> 8) as f32 / (1 << 24) as f32 * 0.4 - 0.2
+    };
+    let samples: Vec<f32> = (0..60 * RATE).map(|_| noise()).collect();
+    let t = run(&samples, &request(Some(RecoveryConfig::default())));
+    assert_eq!(t.statistics.windows, 1);
+    let cut: Vec<&str> =
+        t.warnings.iter().filter(|w| w.kind == "restart").map(|w| w.message.as_str()).collect();
+    assert!(!cut.is_empty(), "the model makes words up, and goes back or hangs: {}", t.text);
+    assert!(cut.iter().all(|message| message.contains("no speech follows")), "{cut:?}");
+}
+
+#[test]
 fn constant_false_alarms_end_and_agree() {
     let (samples, said) = two_minutes();
     // Every long word is taken for a skip, until the cost is used up.
