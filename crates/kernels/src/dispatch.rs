@@ -370,6 +370,7 @@ mod x86 {
     /// There are `G` queries, `head_dim` apart, of as many lanes as the rows, and `first + 4 <= 16`.
     #[inline]
     #[target_feature(enable = "avx512f,fma")]
+    #[allow(clippy::needless_range_loop)] // The indices are those of registers.
     unsafe fn products<const G: usize>(
         q: &[f32],
         head_dim: usize,
@@ -406,6 +407,7 @@ mod x86 {
     /// Every query has a weight for each row.
     #[inline]
     #[target_feature(enable = "avx512f,fma")]
+    #[allow(clippy::needless_range_loop)] // The indices are those of registers.
     unsafe fn mix<const G: usize>(
         weights: [&[f32]; G],
         phase: usize,
