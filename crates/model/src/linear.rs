@@ -12,7 +12,7 @@ use thiserror::Error;
 use wnw_kernels::bf16::{self as bf16_product, Bf16Rows};
 use wnw_kernels::elementwise::{add, silu_mul};
 use wnw_kernels::half_linear::PARALLEL_FROM;
-use wnw_kernels::q8::{Q8_BLOCK, Q8_PANEL, q8_many, q8_step};
+use wnw_kernels::q8::{Q8_BLOCK, q8_many, q8_step};
 use wnw_kernels::tiles::{TILE, Tile, for_each_pair, for_each_tile};
 use wnw_kernels::{KvElement, Q8Matrix, Q8Rows, half_linear, half_step, tiled_linear};
 
@@ -35,14 +35,13 @@ pub enum WeightDtype {
 }
 
 impl WeightDtype {
-    /// Bytes of a matrix with rows of `k` elements.
+    /// Bytes of a matrix with rows of `k` elements; q8_0 fills up the last sixteen rows, which is not counted.
     pub fn matrix_bytes(self, n: usize, k: usize) -> u64 {
         let elements = n as u64 * k as u64;
         match self {
             Self::F32 => elements * 4,
             Self::Bf16 | Self::F16 => elements * 2,
-            // Rows lie in whole panels.
-            Self::Q8_0 => n.next_multiple_of(Q8_PANEL) as u64 * (k / Q8_BLOCK) as u64 * 34,
+            Self::Q8_0 => elements / 32 * 34,
             Self::Q6k => elements / 256 * 210,
         }
     }
