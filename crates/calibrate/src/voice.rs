@@ -64,7 +64,7 @@ pub fn top_positions(view: &LayerView<'_>, top_k: usize) -> Vec<u32> {
                             break;
                         }
                         let k = &k[rows.start * head_dim..rows.end * head_dim];
-                        score_rows(q, k, head_dim, 1.0, scores, n_audio, seen);
+                        score_rows(q, k, &[], head_dim, 1.0, scores, n_audio, seen);
                         seen += rows.len();
                     }
                     let found = found[head * group * top_k..].chunks_exact_mut(top_k);

@@ -54,7 +54,8 @@ fn run<T: KvRow>(name: &str, heads: usize, head_dim: usize, group: usize) {
                 let clock = Instant::now();
                 for (p, page) in head.pages.iter().enumerate() {
                     let keys = &page[..PAGE * len];
-                    score_rows(&q, keys, head_dim, 0.1, &mut head.weights, n, p * PAGE);
+                    let next = head.pages.get(p + 1).map_or(&[][..], |next| &next[..PAGE * len]);
+                    score_rows(&q, keys, next, head_dim, 0.1, &mut head.weights, n, p * PAGE);
                 }
                 let scored = clock.elapsed().as_secs_f64();
                 for weights in head.weights.chunks_exact_mut(n) {
@@ -65,7 +66,16 @@ fn run<T: KvRow>(name: &str, heads: usize, head_dim: usize, group: usize) {
                 let softmaxed = clock.elapsed().as_secs_f64();
                 head.mixed.fill(0.0);
                 for (p, page) in head.pages.iter().enumerate() {
-                    mix_rows(&head.weights, n, p * PAGE, &page[PAGE * len..], head_dim, &mut head.mixed);
+                    let next = head.pages.get(p + 1).map_or(&[][..], |next| &next[PAGE * len..]);
+                    mix_rows(
+                        &head.weights,
+                        n,
+                        p * PAGE,
+                        &page[PAGE * len..],
+                        next,
+                        head_dim,
+                        &mut head.mixed,
+                    );
                 }
                 fold_mix(&head.mixed, head_dim, &mut head.out);
                 [scored, softmaxed - scored, clock.elapsed().as_secs_f64() - softmaxed]

@@ -9,9 +9,9 @@ use std::time::Instant;
 use half::bf16;
 use rayon::prelude::*;
 use wnw_kernels::bf16::{Bf16Rows, has_many, many};
-use wnw_kernels::half_linear::matvec;
 use wnw_kernels::q8::{q8_many, q8_step};
 use wnw_kernels::tiles::for_each_tile;
+use wnw_kernels::vector::score_rows;
 use wnw_kernels::vector::widen;
 use wnw_kernels::{Q8Matrix, Q8Rows, TILE, half_step, tiled_linear};
 
@@ -91,7 +91,8 @@ fn main() {
         let seconds = best(|i| {
             for_each_tile([(&mut out[..N], N)], 1, true, |_, mut tile| {
                 let rows = tile.first() * K..(tile.first() + tile.columns()) * K;
-                matvec(&wide[i % 4][rows], &x[..K], tile.row(0));
+                let n = tile.columns();
+                score_rows(&x[..K], &wide[i % 4][rows], &[], K, 1.0, tile.row(0), n, 0);
             });
         });
         tell_step("bf16 plain", 1, 2 * N * K, seconds);

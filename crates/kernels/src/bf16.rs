@@ -71,7 +71,7 @@ fn round(x: f32) -> u32 {
 }
 
 /// `y = x · wᵀ` in the columns of a tile, for a decoding step: `x` is `(m, k)`, `w` holds the rows of the tile. The same bits
-/// as [`crate::half_linear::matvec`] with AVX-512, which the processor must have.
+/// as [`crate::vector::score_rows`] with AVX-512, which the processor must have.
 #[cfg(target_arch = "x86_64")]
 pub(crate) fn step(x: &[f32], w: &[bf16], k: usize, tile: &mut Tile<'_>) {
     x86::step(x, w, k, tile);

@@ -8,13 +8,15 @@
 use half::bf16;
 
 use crate::KvElement;
-use crate::dispatch::{MulAdd, kernel};
 use crate::matmul::matmul_transposed;
 use crate::tiles::{Tile, for_each_tile};
-use crate::vector::{dot_rows, widen};
+use crate::vector::{score_rows, widen};
 
 /// Up to this many activation rows, weights are multiplied as they are read.
 const MAX_DIRECT_ROWS: usize = 4;
+/// Rows of weights, and of activations, that [`half_step`] multiplies at a time.
+const ROW_BLOCK: usize = 16;
+const MAX_ROWS: usize = 16;
 /// Bytes of weights from which several threads are used: handing less over costs as much as reading it.
 pub const PARALLEL_FROM: usize = 512 << 10;
 
@@ -45,8 +47,17 @@ pub fn half_step<T: KvElement>(x: &[f32], w: &[T], k: usize, tile: &mut Tile<'_>
     {
         return crate::bf16::step(x, w, k, tile);
     }
-    for (i, x) in x.chunks_exact(k).enumerate() {
-        matvec(w, x, tile.row(i));
+    // Some rows of weights at a time, which stay in the cache while several rows of activations are multiplied with them.
+    let mut sums = [0f32; ROW_BLOCK * MAX_ROWS]; // (m, ROW_BLOCK)
+    for (block, rows) in w.chunks(ROW_BLOCK * k).enumerate() {
+        let (first, next) = (block * ROW_BLOCK, &w[((block + 1) * ROW_BLOCK * k).min(w.len())..]);
+        for (part, x) in x.chunks(MAX_ROWS * k).enumerate() {
+            score_rows(x, rows, next, k, 1.0, &mut sums, ROW_BLOCK, 0);
+            for (i, sums) in sums.chunks_exact(ROW_BLOCK).take(x.len() / k).enumerate() {
+                let n = rows.len() / k;
+                tile.row(part * MAX_ROWS + i)[first..first + n].copy_from_slice(&sums[..n]);
+            }
+        }
     }
 }
 
@@ -72,46 +83,11 @@ pub fn tiled_linear(
     });
 }
 
-kernel! {
-    /// `out_r = w_r · x`: `w` is `(out.len(), x.len())`.
-    pub fn matvec / matvec_with<T: KvElement>(w: &[T], x: &[f32], out: &mut [f32]) = matvec_body
-}
-
-#[inline(always)]
-fn matvec_body<M: MulAdd, T: KvElement>(m: M, w: &[T], x: &[f32], out: &mut [f32]) {
-    let k = x.len();
-    let mut r = 0;
-    while r + 4 <= out.len() {
-        let row = |i: usize| &w[(r + i) * k..(r + i + 1) * k];
-        out[r..r + 4].copy_from_slice(&dot_rows(m, [row(0), row(1), row(2), row(3)], x));
-        r += 4;
-    }
-    for r in r..out.len() {
-        out[r] = dot_rows(m, [&w[r * k..(r + 1) * k]], x)[0];
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::Isa;
     use half::f16;
     use proptest::prelude::*;
-
-    #[test]
-    fn every_instruction_set_multiplies_alike() {
-        let (n, k) = (7, 37);
-        let x: Vec<f32> = (0..k).map(|i| (i as f32 * 0.3).sin()).collect();
-        let w: Vec<bf16> = (0..n * k).map(|i| bf16::from_f32((i as f32 * 0.7).cos())).collect();
-        for isa in [Isa::Portable, Isa::Avx2, Isa::Avx512] {
-            let mut out = vec![f32::NAN; n];
-            matvec_with(isa, &w, &x, &mut out);
-            for (r, out) in out.iter().enumerate() {
-                let exact: f64 = (0..k).map(|d| f64::from(w[r * k + d].widen()) * f64::from(x[d])).sum();
-                assert!((f64::from(*out) - exact).abs() < 1e-5, "{isa:?}");
-            }
-        }
-    }
 
     fn check<T: KvElement>(m: usize, n: usize, k: usize) {
         let x: Vec<f32> = (0..m * k).map(|i| ((i * 37 % 101) as f32 - 50.0) / 50.0).collect();
@@ -133,7 +109,7 @@ mod tests {
             assert_eq!(alone, step[i * n..(i + 1) * n]);
             // Nor on which of the kernels for one instruction set multiplied it.
             let mut plain = vec![f32::NAN; n];
-            matvec(&w, &x[i * k..(i + 1) * k], &mut plain);
+            score_rows(&x[i * k..(i + 1) * k], &w, &[], k, 1.0, &mut plain, n, 0);
             assert_eq!(alone, plain);
         }
     }

@@ -3,7 +3,7 @@
 use half::f16;
 
 use crate::KvElement;
-use crate::dispatch::MulAdd;
+use crate::registers::Registers;
 
 pub use crate::dispatch::LANES;
 
@@ -23,8 +23,12 @@ pub trait KvRow: bytemuck::Pod + Send + Sync {
     /// Stores `x`, `(head_dim)`, in `row`, `(row_len)`.
     fn encode(x: &[f32], row: &mut [Self]);
 
-    /// Elements `d .. d + LANES` of a row, where `d` is a multiple of [`LANES`] and all of them exist; `m` says how.
-    fn lanes<M: MulAdd>(m: M, row: &[Self], head_dim: usize, d: usize) -> [f32; LANES];
+    /// Elements from `d` on, a register of them.
+    ///
+    /// # Safety
+    /// `row` is that of a row of `head_dim` elements, `d` is a multiple of `M::WIDTH`, and elements `d .. d + M::WIDTH`
+    /// lie in the same [`LANES`] (from a multiple of [`LANES`] on), all of which exist.
+    unsafe fn lanes<M: Registers>(m: M, row: *const Self, head_dim: usize, d: usize) -> M::V;
 
     /// Element `d` of a row.
     fn element(row: &[Self], head_dim: usize, d: usize) -> f32;
@@ -51,12 +55,9 @@ impl<T: KvElement> KvRow for T {
     }
 
     #[inline(always)]
-    fn lanes<M: MulAdd>(_: M, row: &[Self], _: usize, d: usize) -> [f32; LANES] {
-        let mut wide = [0f32; LANES];
-        for (wide, x) in wide.iter_mut().zip(&row[d..d + LANES]) {
-            *wide = x.widen();
-        }
-        wide
+    unsafe fn lanes<M: Registers>(m: M, row: *const Self, _: usize, d: usize) -> M::V {
+        // SAFETY: elements `d .. d + WIDTH` exist.
+        unsafe { T::load(m, row.add(d)) }
     }
 
     #[inline(always)]
@@ -118,13 +119,12 @@ impl KvRow for Int8 {
     }
 
     #[inline(always)]
-    fn lanes<M: MulAdd>(_: M, row: &[Self], _: usize, d: usize) -> [f32; LANES] {
-        let scale = Self::scale(row);
-        let mut wide = [0f32; LANES];
-        for (wide, code) in wide.iter_mut().zip(&row[INT8_HEAD + d..INT8_HEAD + d + LANES]) {
-            *wide = scale * f32::from(code.0 as i8);
+    unsafe fn lanes<M: Registers>(m: M, row: *const Self, _: usize, d: usize) -> M::V {
+        // SAFETY: a row has its scale, and the codes of elements `d .. d + WIDTH` exist.
+        unsafe {
+            let scale = f32::from_le_bytes(row.cast::<[u8; INT8_HEAD]>().read());
+            m.mul(m.splat(scale), m.load_i8(row.add(INT8_HEAD + d).cast()))
         }
-        wide
     }
 
     #[inline(always)]
@@ -162,16 +162,11 @@ impl Int4 {
         if n == 0 { 0 } else { INT4_HEAD + n.div_ceil(2) }
     }
 
-    /// Bits of the scale and the minimum of a group.
-    #[inline(always)]
-    fn halves(group: &[Self]) -> [u16; 2] {
-        [[group[0].0, group[1].0], [group[2].0, group[3].0]].map(u16::from_le_bytes)
-    }
-
     /// Scale and minimum of a group.
     #[inline(always)]
     fn head(group: &[Self]) -> (f32, f32) {
-        let [scale, min] = Self::halves(group).map(|bits| f16::from_bits(bits).widen());
+        let halves = [[group[0].0, group[1].0], [group[2].0, group[3].0]].map(u16::from_le_bytes);
+        let [scale, min] = halves.map(|bits| f16::from_bits(bits).widen());
         (scale, min)
     }
 
@@ -236,20 +231,23 @@ impl KvRow for Int4 {
     }
 
     #[inline(always)]
-    fn lanes<M: MulAdd>(m: M, row: &[Self], head_dim: usize, d: usize) -> [f32; LANES] {
-        let mut wide = [0f32; LANES];
+    unsafe fn lanes<M: Registers>(m: M, row: *const Self, head_dim: usize, d: usize) -> M::V {
         let (group, first) = (d / INT4_GROUP, d % INT4_GROUP);
         if (group + 1) * INT4_GROUP > head_dim {
-            for (i, wide) in wide.iter_mut().enumerate() {
-                *wide = Self::element(row, head_dim, d + i);
-            }
-            return wide;
+            // SAFETY: the row is as long as that of `head_dim` elements.
+            let row = unsafe { std::slice::from_raw_parts(row, Self::row_len(head_dim)) };
+            let wide: [f32; LANES] =
+                std::array::from_fn(|i| if i < M::WIDTH { Self::element(row, head_dim, d + i) } else { 0.0 });
+            // SAFETY: there are sixteen numbers.
+            return unsafe { m.load(wide.as_ptr()) };
         }
-        let group = &row[group * INT4_BYTES..(group + 1) * INT4_BYTES];
-        let (head, codes) = group.split_at(INT4_HEAD);
-        let Some(codes) = bytemuck::cast_slice::<Self, u8>(codes).first_chunk() else { return wide };
-        // Lanes 0 to 15 of a whole group are the low halves of its bytes, the others the high halves.
-        m.widen_halves(codes, first != 0, Self::halves(head))
+        // SAFETY: the group is whole. Lanes 0 to 15 are the low halves of its bytes, the others the high halves.
+        unsafe {
+            let group = row.add(group * INT4_BYTES).cast::<u8>();
+            let head = group.cast::<[u8; INT4_HEAD]>().read();
+            let halves = [[head[0], head[1]], [head[2], head[3]]].map(u16::from_le_bytes);
+            m.load_halves(group.add(INT4_HEAD + first % LANES), first >= LANES, halves)
+        }
     }
 
     #[inline(always)]

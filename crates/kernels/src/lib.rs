@@ -19,6 +19,7 @@ pub mod limit;
 pub mod matmul;
 pub mod numeric;
 pub mod q8;
+mod registers;
 pub mod tiles;
 pub mod vector;
 

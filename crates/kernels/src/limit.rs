@@ -5,6 +5,7 @@
 //! so that a test can tell whether the fast one does the work that it is counted for.
 
 use crate::dispatch::{MulAdd, kernel};
+use crate::registers::Registers;
 
 /// Elements of one accumulator of [`fma_f32`].
 const W: usize = 16;
@@ -34,19 +35,28 @@ kernel! {
 pub const FMA_F32_OPS: u64 = (CHAINS * W * 2) as u64;
 
 #[inline(always)]
-fn fma_f32_body<M: MulAdd>(m: M, rounds: u64, a: f32, b: f32) -> f32 {
-    let mut acc = [[0f32; W]; CHAINS];
+fn fma_f32_body<M: Registers>(m: M, rounds: u64, a: f32, b: f32) -> f32 {
     // Per chain, or the compiler would see twelve times the same sum.
-    let x: [[f32; W]; CHAINS] = std::array::from_fn(|_| [std::hint::black_box(a); W]);
-    let y = [std::hint::black_box(b); W];
-    for _ in 0..rounds {
-        for (acc, x) in acc.iter_mut().zip(&x) {
-            for lane in 0..W {
-                acc[lane] = m.mul_add(x[lane], y[lane], acc[lane]);
+    let x: [f32; CHAINS] = std::array::from_fn(|_| std::hint::black_box(a));
+    let y = m.splat(std::hint::black_box(b));
+    let mut sum = 0f32;
+    // Where a register has fewer lanes, one part of the sixteen after the other: all chains at once would not stay in
+    // registers.
+    for _ in 0..W / M::WIDTH {
+        let mut acc = [m.splat(0.0); CHAINS];
+        for _ in 0..rounds {
+            for (acc, x) in acc.iter_mut().zip(&x) {
+                *acc = m.fma(m.splat(*x), y, *acc);
             }
         }
+        let mut lanes = [0f32; W];
+        for acc in acc {
+            // SAFETY: sixteen places.
+            unsafe { m.store(lanes.as_mut_ptr(), acc) };
+            sum += lanes.iter().sum::<f32>();
+        }
     }
-    acc.iter().flatten().sum()
+    sum
 }
 
 /// Operations in a round of [`dot_bf16`].

@@ -2,6 +2,8 @@
 
 use half::{bf16, f16};
 
+use crate::registers::Registers;
+
 /// A storage type of KV rows and half-precision weights. All arithmetic is done in f32.
 pub trait KvElement: bytemuck::Pod + Send + Sync {
     /// Widens to f32, exactly.
@@ -10,6 +12,12 @@ pub trait KvElement: bytemuck::Pod + Send + Sync {
     fn narrow(x: f32) -> Self;
     /// The value that memory is filled with before it is written, so that a stale read shows.
     const NAN: Self;
+
+    /// A register of widened numbers.
+    ///
+    /// # Safety
+    /// `M::WIDTH` numbers can be read at `at`.
+    unsafe fn load<M: Registers>(m: M, at: *const Self) -> M::V;
 }
 
 impl KvElement for f32 {
@@ -22,6 +30,12 @@ impl KvElement for f32 {
         x
     }
     const NAN: Self = f32::NAN;
+
+    #[inline(always)]
+    unsafe fn load<M: Registers>(m: M, at: *const Self) -> M::V {
+        // SAFETY: the caller's.
+        unsafe { m.load(at) }
+    }
 }
 
 impl KvElement for bf16 {
@@ -34,6 +48,12 @@ impl KvElement for bf16 {
         bf16::from_f32(x)
     }
     const NAN: Self = bf16::NAN;
+
+    #[inline(always)]
+    unsafe fn load<M: Registers>(m: M, at: *const Self) -> M::V {
+        // SAFETY: the caller's.
+        unsafe { m.load_bf16(at) }
+    }
 }
 
 impl KvElement for f16 {
@@ -51,6 +71,12 @@ impl KvElement for f16 {
         f16::from_f32(x)
     }
     const NAN: Self = f16::NAN;
+
+    #[inline(always)]
+    unsafe fn load<M: Registers>(m: M, at: *const Self) -> M::V {
+        // SAFETY: the caller's.
+        unsafe { m.load_f16(at) }
+    }
 }
 
 #[cfg(test)]

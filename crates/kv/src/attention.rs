@@ -177,8 +177,11 @@ pub fn attend_pieces<'a, T: KvRow>(
     // Every element is overwritten below, so only growth costs anything.
     weights.resize(g * n, 0.0);
     let mut at = 0;
+    let (mut next, first) = (pieces.clone().skip(1), pieces.clone().next());
     for (k, _) in pieces.clone() {
-        score_rows(q, k, head_dim, scale_by, weights, n, at);
+        // After the last keys come the first values.
+        let ahead = next.next().map(|(k, _)| k).or(first.map(|(_, v)| v)).unwrap_or(&[]);
+        score_rows(q, k, ahead, head_dim, scale_by, weights, n, at);
         at += k.len() / row_len;
     }
     debug_assert_eq!(at, n);
@@ -190,8 +193,10 @@ pub fn attend_pieces<'a, T: KvRow>(
     mixed.clear();
     mixed.resize(g * MIX_LANES * head_dim, 0.0);
     let mut at = 0;
+    let mut next = pieces.clone().skip(1);
     for (_, v) in pieces {
-        mix_rows(weights, n, at, v, head_dim, mixed);
+        let ahead = next.next().map_or(&[][..], |(_, v)| v);
+        mix_rows(weights, n, at, v, ahead, head_dim, mixed);
         at += v.len() / row_len;
     }
     fold_mix(mixed, head_dim, out);

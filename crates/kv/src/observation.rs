@@ -30,7 +30,7 @@ impl LayerView<'_> {
         for observed in which {
             let position = self.observed[observed];
             let q = &self.q[(observed * self.shape.n_q_heads + kv_head * group) * hd..][..group * hd];
-            score_rows(q, &k[..(position + 1) * hd], hd, self.scale, &mut scores, n, 0);
+            score_rows(q, &k[..(position + 1) * hd], &[], hd, self.scale, &mut scores, n, 0);
             for (head, scores) in scores.chunks_exact_mut(n).enumerate() {
                 let seen = &mut scores[..=position];
                 let top = max(seen);
