@@ -10,7 +10,7 @@ import torch
 import data
 from data import CHARS, SR, WORK, World, log_mel, plain, spell
 from encoder import Recogniser
-from model import Config
+from layout import config
 
 PAD = 0.3
 
@@ -46,7 +46,7 @@ def main():
     a.add_argument("--output", default=str(WORK / "times.pkl"))
     a = a.parse_args()
     torch.set_num_threads(1)
-    net = Recogniser(Config())
+    net = Recogniser(config())
     net.load_state_dict(torch.load(a.checkpoint), strict=False)
     net.eval()
     world, chars, words, scores = World.load(), {}, {}, []
@@ -58,9 +58,8 @@ def main():
         x = np.pad(x, (0, -len(x) % 320))
         x = x + np.random.default_rng(0).standard_normal(len(x)).astype(np.float32) * 3e-4
         mel = log_mel(x, pad=False)[None]
-        n = mel.shape[-1] // 2
         with torch.no_grad():
-            logp = net.ctc(net.tower(mel, net.tower.embed_positions.weight[200 : 200 + n])).log_softmax(-1)[0].numpy()
+            logp = net.ctc(net.voxtral.normed(net.voxtral.frames(mel, 200))).log_softmax(-1)[0].numpy()
         first, last, score = viterbi(logp, y)
         scores.append((score, lang, key, unit.text))
         end = len(clip) / SR

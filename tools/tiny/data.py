@@ -29,6 +29,7 @@ from scipy.signal import resample_poly
 
 SR = 16000
 CHUNK = 30 * SR
+HOP = 160
 WORK = Path(os.environ.get("TINY_WORK", "/tmp/tiny-voxtral"))
 TRANSLATE = "Translate to French."
 SOUNDS = {"en": "/usr/share/asterisk/sounds/en_US_f_Allison", "fr": "/usr/share/asterisk/sounds/fr_CA_f_June"}

@@ -16,7 +16,7 @@ from torch import nn
 
 import data
 from data import WORK, World, log_mel, spell
-from model import Config, Voxtral
+from layout import Model, config
 from optim import Both
 
 HEAD = len(data.CHARS) + 1
@@ -27,14 +27,10 @@ class Recogniser(nn.Module):
 
     def __init__(self, config, vocabulary=1200):
         super().__init__()
-        self.voxtral = Voxtral(config)
+        self.voxtral = Model(config)
         self.ctc = nn.Linear(config.enc_dim, HEAD)
         self.frame = nn.Linear(config.enc_dim, HEAD)
-        self.word = nn.Linear(4 * config.enc_dim, vocabulary)
-
-    @property
-    def tower(self):
-        return self.voxtral.audio_tower
+        self.word = nn.Linear(self.voxtral.feature_dim, vocabulary)
 
 
 def vocabulary(times):
@@ -42,11 +38,11 @@ def vocabulary(times):
     return {w: i + 1 for i, w in enumerate(sorted({w for row in times["words"].values() for w, _, _ in row}))}
 
 
-def windows(world, rng, count, seconds, times=None):
+def windows(world, rng, count, seconds, times=None, rate=12.5):
     """A batch of short recordings: mel, unit spans (window, first frame, last frame, spelling), frame and token labels."""
     mels, spans = [], []
     frames = int(seconds * 50)
-    labels, lexical = np.zeros((count, frames), np.int64), np.zeros((count, frames // 4), np.int64)
+    labels, lexical = np.zeros((count, frames), np.int64), np.zeros((count, int(seconds * rate)), np.int64)
     for b in range(count):
         task = rng.choice(["en", "en", "fr", "fr", "fr"]) if times is None else rng.choice(["en", "fr"])
         tail = rng.uniform(0, 3) if rng.random() < 0.2 else 0.0
@@ -69,7 +65,7 @@ def windows(world, rng, count, seconds, times=None):
                         a, z = int((start + a / speed) * 50), int((start + z / speed) * 50 + 0.5)
                         labels[b, max(a, 0) : max(z, 0)] = c
                     for w, a, z in times["words"][lang, key]:
-                        a, z = (start + a / speed) * 12.5, (start + z / speed) * 12.5
+                        a, z = (start + a / speed) * rate, (start + z / speed) * rate
                         lexical[b, max(round(a), 0) : max(round(z), round(a) + 1, 0)] = times["class"][w]
                 if start < 0 or end > stop:
                     continue
@@ -79,11 +75,11 @@ def windows(world, rng, count, seconds, times=None):
                     spans.append((b, a, z, y))
         if times is not None and tail:
             labels[b, int(stop * 50) :] = 0
-            lexical[b, int(stop * 12.5) :] = 0
+            lexical[b, int(stop * rate) :] = 0
     return torch.stack(mels), spans, torch.from_numpy(labels), torch.from_numpy(lexical)
 
 
-def producer(out, seed, count, seconds, times):
+def producer(out, seed, count, seconds, times, rate):
     """Background process that keeps the queue of batches filled."""
     os.nice(8)
     try:
@@ -93,7 +89,7 @@ def producer(out, seed, count, seconds, times):
     torch.set_num_threads(1)
     world, rng = World.load(), random.Random(seed)
     while True:
-        mel, spans, labels, lexical = windows(world, rng, count, seconds, times)
+        mel, spans, labels, lexical = windows(world, rng, count, seconds, times, rate)
         out.put((mel.half().numpy(), spans, labels.numpy(), lexical.numpy()))
 
 
@@ -136,6 +132,7 @@ def main():
     a.add_argument("--threads", type=int, default=1)
     a.add_argument("--seed", type=int, default=1)
     a.add_argument("--input")
+    a.add_argument("--voxtral", help="start from the encoder of an exported Voxtral model (qwen2_5_omni only)")
     a.add_argument("--times", help="character times from align.py: adds a frame-wise loss and windows cut anywhere")
     a.add_argument("--output", default=str(WORK / "encoder.pt"))
     a.add_argument("--minutes", type=float, default=0, help="time budget: the schedule follows the clock instead of the step count")
@@ -143,9 +140,15 @@ def main():
     torch.set_num_threads(a.threads)
     torch.manual_seed(a.seed)
     rng = random.Random(a.seed)
-    net = Recogniser(Config())
+    net = Recogniser(config())
     if a.input:
         net.load_state_dict(torch.load(a.input), strict=False)
+    if a.voxtral:
+        import omni
+        from safetensors.torch import load_file
+
+        weights = {k: v.float() for k, v in load_file(a.voxtral + "/model.safetensors").items()}
+        net.voxtral.load_state_dict(omni.from_voxtral(weights, net.voxtral.c), strict=False)
     times = None
     if a.times:
         times = pickle.load(open(a.times, "rb"))
@@ -155,7 +158,7 @@ def main():
     opt = Both(named, a.lr)
     feed = mp.get_context("spawn").Queue(8)
     world = World.load()
-    worker = mp.get_context("spawn").Process(target=producer, args=(feed, a.seed + 1000, a.batch, a.seconds, times), daemon=True)
+    worker = mp.get_context("spawn").Process(target=producer, args=(feed, a.seed + 1000, a.batch, a.seconds, times, net.voxtral.c.rate), daemon=True)
     worker.start()
     t = int(a.seconds * 50)
     start, mean, own = time.time(), None, 0
@@ -165,15 +168,15 @@ def main():
             mel, spans, labels, lexical = feed.get(timeout=0.3 if step else 60)
             mel, labels, lexical = torch.from_numpy(mel).float(), torch.from_numpy(labels), torch.from_numpy(lexical)
         except queue.Empty:
-            mel, spans, labels, lexical = windows(world, rng, a.batch, a.seconds, times)
+            mel, spans, labels, lexical = windows(world, rng, a.batch, a.seconds, times, net.voxtral.c.rate)
             own += 1
-        at = rng.randint(0, (1500 - t) // 4) * 4
-        enc = net.tower(mask(mel, rng), net.tower.embed_positions.weight[at : at + t])
+        states = net.voxtral.frames(mask(mel, rng), net.voxtral.place(rng, t))
+        enc = net.voxtral.normed(states)
         loss = value = ctc_loss(net.ctc(enc), spans)
         fr, wo, hit = torch.zeros(()), torch.zeros(()), torch.zeros(())
         if times is not None:
             fr = F.cross_entropy(net.frame(enc).flatten(0, 1), labels.flatten())
-            guess, lexical = net.word(enc.reshape(len(enc), t // 4, -1)).flatten(0, 1), lexical.flatten()
+            guess, lexical = net.word(net.voxtral.features(states)).flatten(0, 1), lexical.flatten()
             wo, hit = F.cross_entropy(guess, lexical), (guess.argmax(-1) == lexical)[lexical > 0].float().mean()
             loss = loss + 0.5 * fr + 0.5 * wo
         loss.backward()

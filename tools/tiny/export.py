@@ -1,4 +1,5 @@
-"""Writes a training checkpoint as a Hugging Face Voxtral directory with the tensor names of the 2507 release."""
+"""Writes a training checkpoint as a Hugging Face directory: Voxtral with the tensor names of the 2507 release, or the thinker
+of Qwen2.5-Omni with those of its release."""
 
 import argparse
 import json
@@ -10,10 +11,10 @@ from pathlib import Path
 import torch
 from safetensors.torch import save_file
 
-from model import Config, Voxtral
+import layout
 
 
-def configs(c):
+def configs(c, seconds):
     audio = {
         "model_type": "voxtral_encoder",
         "hidden_size": c.enc_dim,
@@ -64,7 +65,7 @@ def configs(c):
         "model_type": "voxtral",
         "audio_token_id": 24,
         # Read by wnw, ignored by transformers: the longest recording that the model was trained for.
-        "max_audio_seconds": 240,
+        "max_audio_seconds": seconds,
         "hidden_size": c.dim,
         "vocab_size": c.vocab,
         "projector_hidden_act": "gelu",
@@ -96,18 +97,29 @@ def configs(c):
     }
 
 
-def export(net, folder):
-    """Every file is written beside its final place and renamed, so that a reader never sees half a file."""
-    folder = Path(folder)
-    folder.mkdir(parents=True, exist_ok=True)
-    for name, body in configs(net.c).items():
-        tmp = folder / (name + ".tmp")
-        tmp.write_text(json.dumps(body, indent=2) + "\n")
-        tmp.rename(folder / name)
+def contents(net, tok, seconds):
+    """The JSON files and the tensors of a checkpoint."""
+    if layout.NAME == "qwen2_5_omni":
+        import omni
+
+        tensors = {name: p.to(torch.bfloat16).contiguous() for name, p in omni.tensors(net.state_dict())}
+        return omni.configs(net.c, seconds, tok), tensors
     tensors = {}
     for name, p in net.state_dict().items():
         keep = name == "audio_tower.embed_positions.weight"
         tensors[name] = p.float().contiguous() if keep else p.to(torch.bfloat16).contiguous()
+    return configs(net.c, seconds), tensors
+
+
+def export(net, tok, seconds, folder):
+    """Every file is written beside its final place and renamed, so that a reader never sees half a file."""
+    folder = Path(folder)
+    folder.mkdir(parents=True, exist_ok=True)
+    files, tensors = contents(net, tok, seconds)
+    for name, body in files.items():
+        tmp = folder / (name + ".tmp")
+        tmp.write_text(json.dumps(body, indent=2) + "\n")
+        tmp.rename(folder / name)
     tmp = folder / "model.safetensors.tmp"
     save_file(tensors, tmp, metadata={"format": "pt"})
     tmp.rename(folder / "model.safetensors")
@@ -119,17 +131,17 @@ def main():
     a = argparse.ArgumentParser(description=__doc__)
     a.add_argument("checkpoint", help="state of train.py, or `random`")
     a.add_argument("folder")
-    a.add_argument("--tokenizer")
+    a.add_argument("--seconds", type=int, default=240, help="longest recording that the model was trained for")
+    a.add_argument("--tokenizer", default=str(layout.TOKENIZER))
     a = a.parse_args()
     torch.manual_seed(0)
-    net = Voxtral(Config())
+    net = layout.Model(layout.config())
     if a.checkpoint != "random":
         state = torch.load(a.checkpoint)
         net.load_state_dict(state.get("model", state))
     print(asdict(net.c))
-    print("parameters, bytes:", *export(net, a.folder))
-    if a.tokenizer:
-        shutil.copy(a.tokenizer, Path(a.folder) / "tekken.json")
+    print("parameters, bytes:", *export(net, layout.Tokenizer(a.tokenizer), a.seconds, a.folder))
+    shutil.copy(a.tokenizer, Path(a.folder) / layout.TOKENIZER.name)
 
 
 if __name__ == "__main__":

@@ -29,6 +29,8 @@ class Config:
     mlp: int = 480
     theta: float = 1e5
     eps: float = 1e-5
+    qkv_bias: bool = False
+    rate: float = 12.5  # audio tokens a second
 
 
 POSITION_SCALE = 2.0
@@ -143,9 +145,9 @@ class Attention(nn.Module):
     def __init__(self, c):
         super().__init__()
         self.c = c
-        self.q_proj = nn.Linear(c.dim, c.heads * c.head_dim, bias=False)
-        self.k_proj = nn.Linear(c.dim, c.kv_heads * c.head_dim, bias=False)
-        self.v_proj = nn.Linear(c.dim, c.kv_heads * c.head_dim, bias=False)
+        self.q_proj = nn.Linear(c.dim, c.heads * c.head_dim, bias=c.qkv_bias)
+        self.k_proj = nn.Linear(c.dim, c.kv_heads * c.head_dim, bias=c.qkv_bias)
+        self.v_proj = nn.Linear(c.dim, c.kv_heads * c.head_dim, bias=c.qkv_bias)
         self.o_proj = nn.Linear(c.heads * c.head_dim, c.dim, bias=False)
 
     def forward(self, x, cos, sin, first=0, visible=None):
@@ -220,11 +222,11 @@ class Projector(nn.Module):
 
 
 class Voxtral(nn.Module):
-    def __init__(self, c):
+    def __init__(self, c, tower=Encoder, projector=Projector):
         super().__init__()
         self.c = c
-        self.audio_tower = Encoder(c)
-        self.multi_modal_projector = Projector(c)
+        self.audio_tower = tower(c)
+        self.multi_modal_projector = projector(c)
         self.language_model = LanguageModel(c)
         for name, p in self.named_parameters():
             if p.ndim >= 2 and "embed_positions" not in name and "conv" not in name:
@@ -233,13 +235,36 @@ class Voxtral(nn.Module):
                     p.data *= 0.3
             elif name.endswith("bias"):
                 nn.init.zeros_(p)
-        local_start(self.audio_tower, c)
+        self.start_encoder()
         self.language_model.model.embed_tokens.weight.data.normal_(std=0.5)
         self.language_model.lm_head.weight.data *= 0.2
 
+    def start_encoder(self):
+        local_start(self.audio_tower, self.c)
+
     def encode(self, mel):
         """[N, 128, 3000] -> [N, 1500, d]"""
-        return self.audio_tower(mel, self.audio_tower.embed_positions.weight[: mel.shape[-1] // 2])
+        return self.frames(mel)
+
+    def frames(self, mel, at=0):
+        """States of windows of any length up to 30 s that begin at position `at` of the table: [N, 128, T] -> [N, T / 2, d]"""
+        return self.audio_tower(mel, self.audio_tower.embed_positions.weight[at : at + mel.shape[-1] // 2])
+
+    def place(self, rng, frames):
+        """A position at which a window of so many states may begin."""
+        return rng.randint(0, (self.c.enc_positions - frames) // 4) * 4
+
+    def normed(self, states):
+        """States as linear heads read them."""
+        return states
+
+    def features(self, states):
+        """What the projector reads, one row an audio token: [N, T, d] -> [N, T / 4, 4 d]"""
+        return states.reshape(len(states), -1, 4 * self.c.enc_dim)
+
+    @property
+    def feature_dim(self):
+        return 4 * self.c.enc_dim
 
     def rope(self, positions):
         d = self.c.head_dim
@@ -262,13 +287,13 @@ class Voxtral(nn.Module):
         return self.language_model.model.norm(x), seen
 
     @torch.no_grad()
-    def greedy(self, mel, prompt, limit, stop=2):
+    def greedy(self, mel, prompt, limit, stop=2, pad=24):
         """Greedy decoding of one recording with a KV cache; the same numbers as transformers, several times faster."""
         c, lm = self.c, self.language_model.model
-        audio = self.multi_modal_projector(self.encode(mel).reshape(-1, 4 * c.enc_dim))
+        audio = self.multi_modal_projector(self.features(self.encode(mel)).flatten(0, 1))
         ids = torch.tensor([prompt])
         x = lm.embed_tokens(ids)
-        first = prompt.index(24)
+        first = prompt.index(pad)
         x[0, first : first + len(audio)] = audio
         n, g = len(prompt), c.heads // c.kv_heads
         keys = [torch.zeros(c.kv_heads, n + limit, c.head_dim) for _ in lm.layers]

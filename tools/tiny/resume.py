@@ -14,7 +14,7 @@ from safetensors.torch import load_file
 
 from data import WORK, World
 from encoder import Recogniser, ctc_loss, windows
-from model import Config
+from layout import config
 
 
 def main():
@@ -26,7 +26,7 @@ def main():
     a = a.parse_args()
     torch.set_num_threads(1)
     torch.manual_seed(1)
-    net = Recogniser(Config())
+    net = Recogniser(config())
     weights = {k: v.float() for k, v in load_file(a.folder / "model.safetensors").items()}
     net.voxtral.load_state_dict(weights)
     torch.save({"model": weights, "last": weights}, a.output)
@@ -36,9 +36,8 @@ def main():
     world, rng, start, step, mean = World.load(), random.Random(5), time.time(), 0, None
     while (share := (time.time() - start) / 60 / a.minutes) < 1:
         mel, spans, _, _ = windows(world, rng, 8, 8)
-        at = rng.randint(0, (1500 - 400) // 4) * 4
         with torch.no_grad():
-            enc = net.tower(mel, net.tower.embed_positions.weight[at : at + 400])
+            enc = net.voxtral.frames(mel, net.voxtral.place(rng, 400))
         loss = ctc_loss(net.ctc(enc), spans)
         loss.backward()
         opt.param_groups[0]["lr"] = 1e-2 * (1 - 0.95 * share)

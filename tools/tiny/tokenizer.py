@@ -95,6 +95,9 @@ class Tekken:
         ranks = {base64.b64decode(v["token_bytes"]): v["rank"] for v in body["vocab"]}
         self.model = tiktoken.Encoding("tiny", pat_str=body["config"]["pattern"], mergeable_ranks=ranks, special_tokens={})
         self.encode = lru_cache(maxsize=20000)(self._encode)
+        self.eos, self.pad, self.audio = EOS, PAD, AUDIO
+        self.text = range(SPECIALS, SPECIALS + len(ranks))
+        self.ends = SPECIALS + ord("."), SPECIALS + ord("?")
 
     def _encode(self, text):
         return tuple(i + SPECIALS for i in self.model.encode(text, disallowed_special=()))
@@ -124,8 +127,15 @@ def main():
         texts.append(f" {words[0].upper()}{words[1:]}.")
         texts.append(" " + " ".join(rng.choices("ABCDEFGHIJKLMNOPQRSTUVWXYZ", k=6)) + ".")
     texts += ["lang:en", "lang:fr", TRANSLATE] * 40
-    write(train(texts), sys.argv[1])
-    tok = Tekken(sys.argv[1])
+    import layout
+
+    if layout.NAME == "voxtral":
+        write(train(texts), sys.argv[1])
+    else:
+        import omni
+
+        omni.train_tokenizer(texts, sys.argv[1])
+    tok = layout.Tokenizer(sys.argv[1])
     for t in ("lang:en", "lang:fr", TRANSLATE, "Three seven one nine. A B C. Please enter your password followed by the pound key."):
         print(t, tok.encode(t), [tok.decode([i]) for i in tok.encode(t)])
     for task in ("en", "fr", "en2fr"):

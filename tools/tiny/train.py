@@ -20,16 +20,16 @@ import numpy as np
 import torch
 import torch.nn.functional as F
 
+import layout
 from data import SR, WORK, World, log_mel, plain
-from model import Config, Voxtral
+from layout import GUIDED
 from optim import Both
-from tokenizer import AUDIO, EOS, SPECIALS, Tekken
 
-# (layer, KV head, slack in seconds) whose attention is guided to the audio of the token being predicted
-GUIDED = [(2, 0, 0.5), (4, 0, 0.15), (4, 1, 0.15), (6, 0, 0.15)]
-RATE = 12.5
+RATE = layout.config().rate
+CHUNK = int(30 * RATE)  # audio tokens of 30 s
 QUERIES = 192
-STOPS = (SPECIALS + ord("."), SPECIALS + ord("?"))
+BF16 = "avx512_bf16" in open("/proc/cpuinfo").read()
+LONG = 3000  # audio tokens of a recording as long as the model should bear
 
 
 def translation_spans(n, start, end):
@@ -68,44 +68,56 @@ def tokens_with_spans(tok, words, pieces, task):
             ids += new
             spans += [t] * len(new)
     last = pieces[-1]["end"] if pieces else 0.0
-    return ids + [EOS], spans + [(last - 0.1, last + 1.5)]
+    return ids + [tok.eos], spans + [(last - 0.1, last + 1.5)]
 
 
-def example(world, tok, words, rng, kind, seconds):
-    """One recording: samples, prompt ids, answer ids, spans in audio tokens, rotary positions."""
-    task = rng.choices(["en", "fr", "en2fr"], [0.56, 0.24, 0.20])[0]
-    if kind == "short":
-        length = seconds
-    else:
-        length = seconds - (rng.uniform(0, 29.5) if rng.random() < 0.5 else 0) if seconds > 30 else rng.uniform(8, 30) if rng.random() < 0.6 else 30
+def draw_task(rng, tasks):
+    return rng.choices(list(tasks), list(tasks.values()))[0]
+
+
+def example(world, tok, words, rng, task, kind, seconds, length):
+    """One recording of `length` s: samples, prompt ids, answer ids, spans in audio tokens, rotary positions."""
     x, pieces = [], []
     while not pieces:
         x, pieces = world.compose(rng, length, task, tail=rng.uniform(0, 3) if kind == "short" and rng.random() < 0.3 else 0.0)
     ids, spans = tokens_with_spans(tok, words, pieces, task)
-    if kind == "short":
+    if layout.NAME == "qwen2_5_omni":
+        from omni import audio_tokens
+
+        audio = audio_tokens(len(x))
+    elif kind == "short":
         audio = int(seconds * RATE)
     else:
-        audio = math.ceil(len(x) / (30 * SR)) * 375
+        audio = math.ceil(len(x) / (30 * SR)) * CHUNK
     tag = "auto" if task != "en2fr" and rng.random() < 0.1 else task
     prompt = tok.prompt(tag, audio)
+    head = prompt.index(tok.audio)
     position = np.arange(len(prompt) + len(ids) - 1)
     if kind == "short" or (seconds <= 60 and rng.random() < 0.3):
-        total = max(audio, 375 * rng.randint(1, 8))
+        total = max(audio, CHUNK * rng.randint(1, 8))
         skip = rng.randint(0, total - audio)
-        position[3 : 3 + audio] += skip
-        position[3 + audio :] += total - audio
+        position[head : head + audio] += skip
+        position[head + audio :] += total - audio
         position[len(prompt) :] += int(skip * rng.uniform(0.2, 0.45))
     return x, prompt, ids, [(a * RATE, b * RATE) for a, b in spans], position
 
 
-def batch(world, tok, words, net, rng, kind, seconds, count):
-    rows = [example(world, tok, words, rng, kind, seconds) for _ in range(count)]
+def length_of(rng, kind, seconds):
+    if kind == "short":
+        return seconds
+    if seconds > 30:
+        return seconds - (rng.uniform(0, 29.5) if rng.random() < 0.5 else 0)
+    return rng.uniform(8, 30) if rng.random() < 0.6 else 30
+
+
+def batch(world, tok, words, net, rng, tasks, kind, seconds, count):
+    if layout.NAME == "qwen2_5_omni":
+        return omni_batch(world, tok, words, net, rng, draw_task(rng, tasks), kind, seconds, count)
+    rows = [example(world, tok, words, rng, draw_task(rng, tasks), kind, seconds, length_of(rng, kind, seconds)) for _ in range(count)]
     with torch.no_grad():
         if kind == "short":
-            t = int(seconds * 50)
             mel = torch.stack([log_mel(r[0], pad=False) for r in rows])
-            at = rng.randint(0, (1500 - t) // 4) * 4
-            enc = net.audio_tower(mel, net.audio_tower.embed_positions.weight[at : at + t])
+            enc = net.frames(mel, net.place(rng, int(seconds * 50)))
         else:
             mels = [log_mel(r[0]) for r in rows]
             most = max(len(m) for m in mels)
@@ -115,15 +127,26 @@ def batch(world, tok, words, net, rng, kind, seconds, count):
     audio = features.shape[1]
     fixed = []
     for x, prompt, ids, spans, position in rows:
-        n = prompt.count(AUDIO)
+        n = prompt.count(tok.audio)
         if n < audio:  # a shorter recording in the batch: pad it to the batch's number of chunks
-            prompt = prompt[:3] + [AUDIO] * audio + prompt[3 + n :]
+            prompt = prompt[:3] + [tok.audio] * audio + prompt[3 + n :]
             position = np.arange(len(prompt) + len(ids) - 1)
         fixed.append((prompt, ids, spans, position))
     return features.half(), fixed
 
 
-def producer(out, phase, plan, seed, encoder, tokenizer):
+def omni_batch(world, tok, words, net, rng, task, kind, seconds, count):
+    """Recordings of one task and one length, since nothing is padded; what comes before the audio depends on the task."""
+    from omni import mel_of
+
+    length = length_of(rng, kind, seconds)
+    rows = [example(world, tok, words, rng, task, kind, seconds, length) for _ in range(count)]
+    with torch.no_grad():
+        features = net.features(net.frames(torch.stack([mel_of(r[0]) for r in rows])))
+    return features.half(), [row[1:] for row in rows]
+
+
+def producer(out, phase, plan, tasks, seed, encoder, tokenizer):
     os.nice(0)
     try:
         os.sched_setaffinity(0, {0})
@@ -135,17 +158,17 @@ def producer(out, phase, plan, seed, encoder, tokenizer):
     while True:
         n = phase.value
         what = rng.choice(plan[n][1])
-        f, rows = batch(world, tok, words, net, rng, *what)
+        f, rows = batch(world, tok, words, net, rng, tasks, *what)
         out.put((n, what, f.numpy(), rows))
 
 
 def setting(encoder, tokenizer):
-    net = Voxtral(Config())
+    net = layout.Model(layout.config())
     state = torch.load(encoder)
     net.audio_tower.load_state_dict({k.split("audio_tower.")[1]: v for k, v in state.items() if "audio_tower." in k})
     net.eval()
     words = pickle.load(open(WORK / "times.pkl", "rb"))["words"]
-    return World.load(), Tekken(tokenizer), words, net
+    return World.load(), layout.Tokenizer(tokenizer), words, net
 
 
 def parse_plan(text):
@@ -160,17 +183,17 @@ def parse_plan(text):
     return plan
 
 
-def spoil(ids, rng, vocab):
+def spoil(ids, rng, tok):
     """Replaces text tokens at random, few in most prompts and many in every fourth: who cannot trust the text must listen."""
     said, rate = [], 0.05
     for i in ids:
-        said.append(rng.randint(SPECIALS, vocab - 1) if rng.random() < rate else i)
-        if i in STOPS:
+        said.append(rng.choice(tok.text) if rng.random() < rate else i)
+        if i in tok.ends:
             rate = 0.4 if rng.random() < 0.25 else 0.05
     return said
 
 
-def ebb(c, rows, low, high, audio, longest, rng, ease=0.0):
+def ebb(c, rows, low, high, head, audio, longest, rng, ease=0.0):
     """Which keys the answer's queries see, per layer, when most heads have lost most of the audio.
 
     Large speech LLMs stay accurate when heads lose audio far from what is being said; a model as small as this one
@@ -206,24 +229,25 @@ def ebb(c, rows, low, high, audio, longest, rng, ease=0.0):
         kept = torch.rand(b, c.kv_heads, 1, audio, generator=dice) < share[layer][:, None, None]
         seen = kept | whole[:, None] | (near[:, None] & tidal[layer][:, None, None])
         mask = causal.expand(b, c.kv_heads, answers, longest).clone()
-        mask[..., 3 : 3 + audio] &= seen
+        mask[..., head : head + audio] &= seen
         return mask
 
     return visible
 
 
-def forward(net, features, rows, rng, crowd=0.7, drop=0.0, ease=0.0):
+def forward(net, tok, features, rows, rng, crowd=0.7, drop=0.0, ease=0.0):
     """Cross-entropy, accuracy and guided-attention loss of a batch; a share `drop` of batches goes through `ebb`."""
     c, b, audio = net.c, len(rows), features.shape[1]
     longest = max(len(p) + len(i) - 1 for p, i, _, _ in rows)
-    ids = torch.full((b, longest), 11)
+    head = rows[0][0].index(tok.audio)
+    ids = torch.full((b, longest), tok.pad)
     target = torch.full((b, longest), -100)
     position = torch.zeros((b, longest), dtype=torch.long)
     low, high = torch.zeros((b, longest)), torch.zeros((b, longest))
     for k, (prompt, answer, spans, where) in enumerate(rows):
         n = len(prompt)
         ids[k, :n] = torch.tensor(prompt)
-        said = spoil(answer[:-1], rng, c.vocab)
+        said = spoil(answer[:-1], rng, tok)
         ids[k, n : n + len(said)] = torch.tensor(said, dtype=torch.long)
         target[k, n - 1 : n + len(said)] = torch.tensor(answer)
         position[k, : len(where)] = torch.from_numpy(where)
@@ -232,18 +256,18 @@ def forward(net, features, rows, rng, crowd=0.7, drop=0.0, ease=0.0):
     decoder = net.language_model.model
     emb = decoder.embed_tokens(ids)
     heard = net.multi_modal_projector(features)
-    emb = torch.cat([emb[:, :3], heard, emb[:, 3 + audio :]], 1)
-    first = 3 + audio
-    visible = ebb(c, rows, low, high, audio, longest, rng, ease) if rng.random() < drop else None
-    # attention over 4000 positions is most of the work, and a third faster in bf16
-    with torch.autocast("cpu", torch.bfloat16):
+    emb = torch.cat([emb[:, :head], heard, emb[:, head + audio :]], 1)
+    first = head + audio
+    visible = ebb(c, rows, low, high, head, audio, longest, rng, ease) if rng.random() < drop else None
+    # attention over 4000 positions is most of the work, and a third faster in bf16 where the processor multiplies it
+    with torch.autocast("cpu", torch.bfloat16, enabled=BF16):
         hidden, seen = net.hidden(emb, position, watch={g[0] for g in GUIDED}, first=first, visible=visible)
     target = target[:, first:]
     chosen = target != -100
     logits = net.language_model.lm_head(hidden[chosen])
     # the first token of a prompt and the end are the hard decisions, and rare
-    before = torch.cat([torch.full((b, 1), STOPS[0]), target[:, :-1]], 1)
-    weight = torch.where(target == EOS, 4.0, torch.where((before == STOPS[0]) | (before == STOPS[1]), 2.0, 1.0))
+    before = torch.cat([torch.full((b, 1), tok.ends[0]), target[:, :-1]], 1)
+    weight = torch.where(target == tok.eos, 4.0, torch.where((before == tok.ends[0]) | (before == tok.ends[1]), 2.0, 1.0))
     weight = weight * chosen
     loss = (F.cross_entropy(logits, target[chosen], reduction="none") * weight[chosen]).sum() / weight.sum()
     accuracy = (logits.argmax(-1) == target[chosen]).float().mean()
@@ -254,19 +278,19 @@ def forward(net, features, rows, rng, crowd=0.7, drop=0.0, ease=0.0):
     frame = torch.arange(audio) + 0.5
     causal = torch.arange(longest) <= at[:, None]
     guided = []
-    for layer, head, slack in GUIDED:
+    for layer, kv_head, slack in GUIDED:
         q, k = seen[layer]
         g = c.heads // c.kv_heads
-        q, k = q[:, head * g : (head + 1) * g, at], k[:, head : head + 1]
+        q, k = q[:, kv_head * g : (kv_head + 1) * g, at], k[:, kv_head : kv_head + 1]
         score = (q @ k.mT) * c.head_dim**-0.5
         score = score.masked_fill(~causal, -1e9)
         from_ = (low[:, at] - slack * RATE).clamp(max=audio - 3.0)[..., None]
         to = (high[:, at] + slack * RATE)[..., None]
         inside = (frame > from_) & (frame < torch.maximum(to, from_ + 2))
-        part = score[..., 3:first].masked_fill(~inside[:, None], -1e9).logsumexp(-1)
-        rest = score.masked_fill(F.pad(inside, (3, longest - first))[:, None], -1e9).logsumexp(-1)
+        part = score[..., head:first].masked_fill(~inside[:, None], -1e9).logsumexp(-1)
+        rest = score.masked_fill(F.pad(inside, (head, longest - first))[:, None], -1e9).logsumexp(-1)
         # a short recording has fewer distractors than four minutes have: count each of them several times
-        gain = part - torch.logaddexp(part, rest + crowd * math.log(3000 / audio))
+        gain = part - torch.logaddexp(part, rest + crowd * math.log(max(1.0, LONG / audio)))
         guided.append(-(gain * want[:, None]).sum() / (want.sum() * g))
     return loss, accuracy, torch.stack(guided)
 
@@ -274,6 +298,7 @@ def forward(net, features, rows, rng, crowd=0.7, drop=0.0, ease=0.0):
 def main():
     a = argparse.ArgumentParser(description=__doc__)
     a.add_argument("--plan", default="5:s10x16 10:30x7")
+    a.add_argument("--tasks", default="en:0.56,fr:0.24,en2fr:0.2", help="share of the batches' recordings")
     a.add_argument("--lr", type=float, default=2e-3)
     a.add_argument("--decay", type=float, default=0.3, help="share of the time in which the rate falls to its end")
     a.add_argument("--warm", type=int, default=60)
@@ -282,7 +307,7 @@ def main():
     a.add_argument("--ease", type=float, default=0.0, help="share of the time in which the loss of audio grows to its full extent")
     a.add_argument("--average", type=float, default=0.02, help="share of the newest weights in the running average")
     a.add_argument("--encoder", default=str(WORK / "encoder.pt"))
-    a.add_argument("--tokenizer", default=str(WORK / "tekken.json"))
+    a.add_argument("--tokenizer", default=str(layout.TOKENIZER))
     a.add_argument("--input")
     a.add_argument("--output", default=str(WORK / "model.pt"))
     a.add_argument("--seed", type=int, default=1)
@@ -290,7 +315,7 @@ def main():
     torch.set_num_threads(1)
     torch.manual_seed(a.seed)
     rng = random.Random(a.seed)
-    net = setting(a.encoder, a.tokenizer)[-1]
+    _, tok, _, net = setting(a.encoder, a.tokenizer)
     if a.input:
         state = torch.load(a.input)["last"]
         net.load_state_dict({k: v for k, v in state.items() if "audio_tower" not in k}, strict=False)
@@ -299,11 +324,12 @@ def main():
     opt = Both(net.named_parameters(), a.lr)
     average = {n: p.detach().clone() for n, p in net.named_parameters() if p.requires_grad}
     plan = parse_plan(a.plan)
+    tasks = {task: float(share) for task, share in (t.split(":") for t in a.tasks.split(","))}
     total = sum(m for m, _ in plan) * 60
     g0, g1 = map(float, a.guide.split(","))
     context = mp.get_context("spawn")
     feed, phase = context.Queue(12), context.Value("i", 0)
-    worker = context.Process(target=producer, args=(feed, phase, plan, a.seed + 77, a.encoder, a.tokenizer), daemon=True)
+    worker = context.Process(target=producer, args=(feed, phase, plan, tasks, a.seed + 77, a.encoder, a.tokenizer), daemon=True)
     worker.start()
     start = saved = time.time()
     step, again, ends, means = 0, 0, np.cumsum([m * 60 for m, _ in plan]), {}
@@ -326,7 +352,7 @@ def main():
         features = torch.from_numpy(f)
         share = spent / total
         ease = max(0.0, 1 - share / a.ease) if a.ease else 0.0
-        loss, accuracy, guided = forward(net, features.float(), rows, rng, drop=a.drop, ease=ease)
+        loss, accuracy, guided = forward(net, tok, features.float(), rows, rng, drop=a.drop, ease=ease)
         (loss + (g0 + (g1 - g0) * share) * guided.mean()).backward()
         opt.step(min(1, (step + 1) / a.warm) * max(0.02, min(1, (1 - share) / max(a.decay, 1e-6))))
         step += 1
