@@ -284,19 +284,28 @@ fn q8_step_with(isa: Isa, x: &Q8Rows, w: &Q8Matrix, tile: &mut Tile<'_>) {
     }
 }
 
-/// `y = x · wᵀ` in the columns of a tile, for many rows. With VNNI sums run over whole blocks, which is faster than
+/// `y = x · wᵀ` in the columns of a tile, for many rows. With VNNI or AVX2 sums run over whole blocks, which is faster than
 /// [`q8_step`] and rounds in another order; other processors do as in a step. The tile must start at a multiple of
 /// [`Q8_PANEL`].
 ///
 /// # Panics
 /// When the sizes do not fit.
 pub fn q8_many(x: &Q8Rows, w: &Q8Matrix, tile: &mut Tile<'_>) {
+    q8_many_with(crate::isa(), x, w, tile);
+}
+
+fn q8_many_with(isa: Isa, x: &Q8Rows, w: &Q8Matrix, tile: &mut Tile<'_>) {
     check(x, w, tile);
     #[cfg(target_arch = "x86_64")]
-    if crate::dispatch::vnni() {
-        return x86::many(x, w, tile);
+    {
+        if isa == Isa::Avx512 && crate::dispatch::vnni() {
+            return x86::many(x, w, tile);
+        }
+        if isa != Isa::Portable && crate::isa() != Isa::Portable {
+            return x86::many_avx2(x, w, tile);
+        }
     }
-    q8_step(x, w, tile);
+    q8_step_with(isa, x, w, tile);
 }
 
 fn check(x: &Q8Rows, w: &Q8Matrix, tile: &Tile<'_>) {
@@ -327,7 +336,7 @@ fn step_rows<const M: usize>(
             return M;
         }
         if isa != Isa::Portable && crate::isa() != Isa::Portable {
-            (0..M).for_each(|m| x86::step_row_avx2(x.row(i + m), w, &mut sums[m]));
+            x86::step_rows_avx2::<M>(std::array::from_fn(|m| x.row(i + m)), w, sums);
             return M;
         }
     }

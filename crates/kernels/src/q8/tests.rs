@@ -55,7 +55,7 @@ proptest! {
         let matrix = matrix(n, k, &w);
         for isa in ALL {
             for out in [product(&x, &matrix, |x, w, tile| q8_step_with(isa, x, w, tile)),
-                product(&x, &matrix, q8_many)]
+                product(&x, &matrix, |x, w, tile| q8_many_with(isa, x, w, tile))]
             {
                 for i in 0..m {
                     for j in 0..n {
@@ -81,6 +81,8 @@ proptest! {
         // AVX2 and VNNI do the same sums.
         if crate::isa() != Isa::Portable {
             let of = |isa| product(&x, &matrix, move |x: &Q8Rows, w: &Q8Matrix, tile: &mut Tile<'_>| q8_step_with(isa, x, w, tile));
+            prop_assert_eq!(of(Isa::Avx2), of(Isa::Avx512));
+            let of = |isa| product(&x, &matrix, move |x: &Q8Rows, w: &Q8Matrix, tile: &mut Tile<'_>| q8_many_with(isa, x, w, tile));
             prop_assert_eq!(of(Isa::Avx2), of(Isa::Avx512));
         }
     }
