@@ -149,20 +149,26 @@ pub fn many_avx2(x: &Q8Rows, w: &Q8Matrix, tile: &mut Tile<'_>) {
     for (panel, first) in panels(tile) {
         let mut i = 0;
         while i < tile.rows() {
-            // SAFETY: the features are there, as asserted; the sizes are checked in between.
             i += match tile.rows() - i {
-                4.. => many_rows::<4, 1>(x, w, panel, first, i, tile, |x, [w], s| unsafe {
-                    many_rows_avx2(x, w, s)
-                }),
-                2 | 3 => many_rows::<2, 1>(x, w, panel, first, i, tile, |x, [w], s| unsafe {
-                    many_rows_avx2(x, w, s)
-                }),
-                _ => many_rows::<1, 1>(x, w, panel, first, i, tile, |x, [w], s| unsafe {
-                    many_rows_avx2(x, w, s)
-                }),
+                4.. => avx2::<4>(x, w, panel, first, i, tile),
+                2 | 3 => avx2::<2>(x, w, panel, first, i, tile),
+                _ => avx2::<1>(x, w, panel, first, i, tile),
             };
         }
     }
+}
+
+/// [`many_rows`] with AVX2, for which the processor was asked.
+fn avx2<const M: usize>(
+    x: &Q8Rows,
+    w: &Q8Matrix,
+    panel: usize,
+    first: usize,
+    i: usize,
+    tile: &mut Tile<'_>,
+) -> usize {
+    // SAFETY: `many_avx2` asserted the features, and `many_rows` checks the sizes.
+    many_rows::<M, 1>(x, w, panel, first, i, tile, |x, [w], sums| unsafe { many_rows_avx2(x, w, sums) })
 }
 
 /// All rows of activations with the panels of a tile; the processor must have AVX-512 with VNNI.
