@@ -58,9 +58,9 @@ pub enum AnalyzeCommand {
 /// `wnw analyze heads`.
 #[derive(Debug, Args)]
 pub struct HeadsArgs {
-    /// A profile of `wnw calibrate`.
+    /// A profile of `wnw calibrate` [default: that of the embedded model].
     #[arg(value_name = "PROFILE")]
-    pub profile: PathBuf,
+    pub profile: Option<PathBuf>,
     /// Where to draw it, .svg or .png; may be given twice [default: NAME.svg and NAME.png in the working directory].
     #[arg(short, long, value_name = "FILE")]
     pub output: Vec<PathBuf>,
@@ -85,12 +85,17 @@ pub fn run(args: &AnalyzeArgs) -> Result<ExitCode, CliError> {
 
 fn heads(args: &HeadsArgs) -> Result<(), CliError> {
     charts::check("--output", &args.output)?;
-    let profile = head_map::read(&args.profile)?;
+    let (profile, path) = match &args.profile {
+        Some(path) => (head_map::read(path)?, path.clone()),
+        None => {
+            let path = PathBuf::from("tiny-heads");
+            (head_map::parse(wnw_tiny::PROFILE, &path)?, path)
+        }
+    };
     let chart = head_map::chart(&profile, args.r_gpu)?;
-    let stem = args.profile.file_stem().unwrap_or_default();
-    let paths = charts::targets(&args.output, Path::new(stem));
+    let paths = charts::targets(&args.output, Path::new(path.file_stem().unwrap_or_default()));
     charts::draw(&chart, &paths)?;
-    complain(&format!("{}: drawn to {}", args.profile.display(), charts::names(&paths)));
+    complain(&format!("{}: drawn to {}", path.display(), charts::names(&paths)));
     Ok(())
 }
 

@@ -394,6 +394,9 @@ fn name(row: &Row) -> String {
     format!("{} {}{target}", row.recording, row.method)
 }
 
+/// Recordings of a line below which resampling them tells next to nothing.
+const FEW: usize = 10;
+
 /// One recording's scores, as `scores.jsonl` has them.
 #[derive(Serialize)]
 struct RecordingScores<'a> {
@@ -423,12 +426,15 @@ fn report(dir: &Path, rows: &[Row], scoring: &Scoring, json: bool) -> Result<Vec
     }
     let lines = lines(rows, scoring)?;
     let (overview, table) = (overview(&lines), markdown(&lines));
-    let about = format!(
+    let mut about = format!(
         "Words as the normaliser {:?} makes them; hypotheses cut at {} times the reference; intervals from {} resamples of recordings.\n",
         scoring.normaliser.name(),
         scoring.truncate,
         scoring.resamples
     );
+    if lines.iter().any(|line| line.recordings < FEW) {
+        about += &format!("Intervals and p of fewer than {FEW} recordings say little.\n");
+    }
     write_whole(&dir.join("scores.jsonl"), &scores)?;
     write_whole(&dir.join("table.md"), &format!("{overview}{table}\n{about}"))?;
     write_whole(&dir.join("table.csv"), &csv(&lines))?;

@@ -50,10 +50,15 @@ pub fn draw(profile: &Profile, given: &[PathBuf], output: &Path) -> Result<Vec<P
 
 /// Reads a profile as it is, without the model that it was made with.
 pub fn read(path: &Path) -> Result<Profile, CliError> {
+    let bytes = std::fs::read(path).map_err(|e| CliError::Usage(format!("{}: {e}", path.display())))?;
+    parse(&bytes, path)
+}
+
+/// The same of a profile's bytes; `path` is for messages.
+pub fn parse(bytes: &[u8], path: &Path) -> Result<Profile, CliError> {
     let usage = |reason: String| CliError::Usage(format!("{}: {reason}", path.display()));
-    let bytes = std::fs::read(path).map_err(|e| usage(e.to_string()))?;
-    let profile: Profile = serde_json::from_slice(&bytes)
-        .map_err(|e| usage(format!("not a profile of `wnw calibrate`: {e}")))?;
+    let profile: Profile =
+        serde_json::from_slice(bytes).map_err(|e| usage(format!("not a profile of `wnw calibrate`: {e}")))?;
     // The check multiplies them.
     if profile.shape.n_layers.checked_mul(profile.shape.n_kv_heads).is_none() {
         return Err(usage("the profile is damaged: its head counts are absurd".into()));

@@ -183,8 +183,8 @@ fn text(rows: &[Row]) -> String {
     let mut table = Table::new();
     table.load_style(presets::ASCII_MARKDOWN).set_header([
         "tidal heads",
-        "ms/token",
-        "wait ms",
+        "ms/token (median)",
+        "wait ms (mean)",
         "MB/step",
         "r_GPU %",
         "tokens",

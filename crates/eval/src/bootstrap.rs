@@ -85,7 +85,8 @@ pub struct Comparison {
     /// The system's score less the baseline's.
     pub difference: Interval,
     /// How often a difference as large would come about by chance, 0 to 1: the share of resamples (one more than there
-    /// are, to be safe) whose absolute difference exceeds its mean by more than the absolute difference itself.
+    /// are, to be safe) whose absolute difference exceeds its mean by more than the absolute difference itself, as
+    /// sacreBLEU counts. 1 where the two are the same on every segment, for which sacreBLEU gives its least value.
     pub p_value: f64,
 }
 
@@ -121,8 +122,10 @@ where
     let observed = (score_b - score_a).abs();
     let mean = differences.iter().map(|d| d.abs()).sum::<f64>() / differences.len() as f64;
     let beyond = differences.iter().filter(|d| d.abs() - mean > observed).count();
+    // Systems that do not differ in any resample would get the least value that there is.
+    let same = observed == 0.0 && mean == 0.0;
     Ok(Comparison {
-        p_value: (beyond + 1) as f64 / (differences.len() + 1) as f64,
+        p_value: if same { 1.0 } else { (beyond + 1) as f64 / (differences.len() + 1) as f64 },
         difference: Interval::new(score_b - score_a, differences),
         baseline: Interval::new(score_a, a),
         system: Interval::new(score_b, b),
@@ -183,7 +186,7 @@ mod tests {
         assert!((c.difference.low - 0.01).abs() < 1e-12 && (c.difference.high - 0.01).abs() < 1e-12, "{c:?}");
         assert!(c.p_value < 0.001);
         assert!(c.baseline.high > c.system.low, "unpaired, the two would not be told apart");
-        assert_eq!(compare(&a, &a, &resamples, Edits::rate)?.p_value, 1.0 / 2001.0);
+        assert_eq!(compare(&a, &a, &resamples, Edits::rate)?.p_value, 1.0);
         Ok(())
     }
 
