@@ -17,7 +17,10 @@ pub fn draw(dir: &Path, rows: &[Row], lines: &[Line], scoring: &Scoring) -> Resu
     datasets.dedup();
     for dataset in datasets {
         let lines: Vec<&Line> = lines.iter().filter(|l| l.dataset == dataset).collect();
-        let rows: Vec<&Row> = rows.iter().filter(|r| r.dataset == dataset).collect();
+        let mut rows: Vec<&Row> = rows.iter().filter(|r| r.dataset == dataset).collect();
+        // As in the table, so that a method has the same colour in all charts; rows of a method keep their order.
+        let methods = by_method(&lines);
+        rows.sort_by_key(|row| methods.iter().position(|(name, _)| *name == row.method));
         let charts = [
             ("score", by_target(dataset, &lines)),
             ("bytes", by_bytes(dataset, &lines)),
@@ -115,8 +118,7 @@ fn kv_curves(dataset: &str, rows: &[&Row]) -> Option<LineChart> {
         .filter_map(|r| Some((*r, r.ran()?.kv_curve.as_slice())))
         .filter(|(_, c)| !c.is_empty())
         .collect();
-    let (first, _) = curves.first()?;
-    let recording = &first.recording;
+    let recording = curves.iter().map(|(row, _)| &row.recording).min()?;
     let series = curves.iter().filter(|(row, _)| row.recording == *recording).map(|(row, curve)| Series {
         name: row.target.map_or_else(|| row.method.clone(), |t| format!("{} {t}", row.method)),
         points: curve.iter().map(|(step, bytes)| Point::exact(*step as f64, *bytes as f64 / MIB)).collect(),

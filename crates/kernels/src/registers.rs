@@ -56,84 +56,91 @@ pub trait Registers: MulAdd {
 /// Lanes of the portable registers.
 const PLAIN: usize = 8;
 
-impl Registers for Separate {
-    type V = [f32; PLAIN];
-    const WIDTH: usize = PLAIN;
+/// Registers in plain Rust.
+macro_rules! plain {
+    ($name:ty, $lanes:expr) => {
+        impl Registers for $name {
+            type V = [f32; $lanes];
+            const WIDTH: usize = $lanes;
 
-    #[inline(always)]
-    fn splat(self, x: f32) -> Self::V {
-        [x; PLAIN]
-    }
-
-    #[inline(always)]
-    fn add(self, a: Self::V, b: Self::V) -> Self::V {
-        std::array::from_fn(|i| a[i] + b[i])
-    }
-
-    #[inline(always)]
-    fn mul(self, a: Self::V, b: Self::V) -> Self::V {
-        std::array::from_fn(|i| a[i] * b[i])
-    }
-
-    #[inline(always)]
-    fn fma(self, a: Self::V, b: Self::V, c: Self::V) -> Self::V {
-        std::array::from_fn(|i| self.mul_add(a[i], b[i], c[i]))
-    }
-
-    #[inline(always)]
-    unsafe fn load(self, at: *const f32) -> Self::V {
-        // SAFETY: the caller's.
-        unsafe { at.cast::<Self::V>().read_unaligned() }
-    }
-
-    #[inline(always)]
-    unsafe fn store(self, at: *mut f32, x: Self::V) {
-        // SAFETY: the caller's.
-        unsafe { at.cast::<Self::V>().write_unaligned(x) }
-    }
-
-    #[inline(always)]
-    unsafe fn load_bf16(self, at: *const bf16) -> Self::V {
-        // SAFETY: the caller's.
-        unsafe { at.cast::<[bf16; PLAIN]>().read_unaligned() }.map(KvElement::widen)
-    }
-
-    #[inline(always)]
-    unsafe fn load_f16(self, at: *const f16) -> Self::V {
-        // SAFETY: the caller's.
-        unsafe { at.cast::<[f16; PLAIN]>().read_unaligned() }.map(KvElement::widen)
-    }
-
-    #[inline(always)]
-    unsafe fn load_i8(self, at: *const i8) -> Self::V {
-        // SAFETY: the caller's.
-        unsafe { at.cast::<[i8; PLAIN]>().read_unaligned() }.map(f32::from)
-    }
-
-    #[inline(always)]
-    unsafe fn load_halves(self, at: *const u8, high: bool, scale_and_minimum: [u16; 2]) -> Self::V {
-        let [scale, minimum] = scale_and_minimum.map(|bits| f16::from_bits(bits).widen());
-        let shift = if high { 4 } else { 0 };
-        // SAFETY: the caller's.
-        let bytes = unsafe { at.cast::<[u8; PLAIN]>().read_unaligned() };
-        bytes.map(|byte| minimum + scale * f32::from((byte >> shift) & 15))
-    }
-
-    #[inline(always)]
-    fn sums(self, row: impl Fn(usize) -> Self::V) -> Self::V {
-        std::array::from_fn(|t| {
-            let mut lanes = row(t);
-            let mut n = PLAIN / 2;
-            while n > 0 {
-                for i in 0..n {
-                    lanes[i] += lanes[i + n];
-                }
-                n /= 2;
+            #[inline(always)]
+            fn splat(self, x: f32) -> Self::V {
+                [x; $lanes]
             }
-            lanes[0]
-        })
-    }
+
+            #[inline(always)]
+            fn add(self, a: Self::V, b: Self::V) -> Self::V {
+                std::array::from_fn(|i| a[i] + b[i])
+            }
+
+            #[inline(always)]
+            fn mul(self, a: Self::V, b: Self::V) -> Self::V {
+                std::array::from_fn(|i| a[i] * b[i])
+            }
+
+            #[inline(always)]
+            fn fma(self, a: Self::V, b: Self::V, c: Self::V) -> Self::V {
+                std::array::from_fn(|i| self.mul_add(a[i], b[i], c[i]))
+            }
+
+            #[inline(always)]
+            unsafe fn load(self, at: *const f32) -> Self::V {
+                // SAFETY: the caller's.
+                unsafe { at.cast::<Self::V>().read_unaligned() }
+            }
+
+            #[inline(always)]
+            unsafe fn store(self, at: *mut f32, x: Self::V) {
+                // SAFETY: the caller's.
+                unsafe { at.cast::<Self::V>().write_unaligned(x) }
+            }
+
+            #[inline(always)]
+            unsafe fn load_bf16(self, at: *const bf16) -> Self::V {
+                // SAFETY: the caller's.
+                unsafe { at.cast::<[bf16; $lanes]>().read_unaligned() }.map(KvElement::widen)
+            }
+
+            #[inline(always)]
+            unsafe fn load_f16(self, at: *const f16) -> Self::V {
+                // SAFETY: the caller's.
+                unsafe { at.cast::<[f16; $lanes]>().read_unaligned() }.map(KvElement::widen)
+            }
+
+            #[inline(always)]
+            unsafe fn load_i8(self, at: *const i8) -> Self::V {
+                // SAFETY: the caller's.
+                unsafe { at.cast::<[i8; $lanes]>().read_unaligned() }.map(f32::from)
+            }
+
+            #[inline(always)]
+            unsafe fn load_halves(self, at: *const u8, high: bool, scale_and_minimum: [u16; 2]) -> Self::V {
+                let [scale, minimum] = scale_and_minimum.map(|bits| f16::from_bits(bits).widen());
+                let shift = if high { 4 } else { 0 };
+                // SAFETY: the caller's.
+                let bytes = unsafe { at.cast::<[u8; $lanes]>().read_unaligned() };
+                bytes.map(|byte| minimum + scale * f32::from((byte >> shift) & 15))
+            }
+
+            #[inline(always)]
+            fn sums(self, row: impl Fn(usize) -> Self::V) -> Self::V {
+                std::array::from_fn(|t| {
+                    let mut lanes = row(t);
+                    let mut n = $lanes / 2;
+                    while n > 0 {
+                        for i in 0..n {
+                            lanes[i] += lanes[i + n];
+                        }
+                        n /= 2;
+                    }
+                    lanes[0]
+                })
+            }
+        }
+    };
 }
+
+plain!(Separate, PLAIN);
 
 const _: () = assert!(LANES.is_multiple_of(PLAIN));
 
@@ -352,3 +359,18 @@ mod x86 {
         }
     }
 }
+
+/// Sixteen lanes with the rounding of a fused multiply-add: what AVX-512 computes, for tests on processors without it.
+#[cfg(test)]
+#[derive(Clone, Copy)]
+pub struct Sixteen;
+
+#[cfg(test)]
+impl MulAdd for Sixteen {
+    fn mul_add(self, a: f32, b: f32, c: f32) -> f32 {
+        a.mul_add(b, c)
+    }
+}
+
+#[cfg(test)]
+plain!(Sixteen, 16);

@@ -382,6 +382,7 @@ fn encode_row_body<M: MulAdd, T: KvRow>(_: M, x: &[f32], row: &mut [T]) {
 mod tests {
     use super::*;
     use crate::dispatch::Separate;
+    use crate::registers::Sixteen;
     use crate::{Int4, Int8, Isa};
     use half::{bf16, f16};
     use proptest::prelude::*;
@@ -420,6 +421,23 @@ mod tests {
         }
     }
 
+    /// The bodies with registers of sixteen lanes, as AVX-512 has them, give the bits of eight lanes in two parts.
+    fn sixteen_lanes<T: KvRow>(q: &[f32], rows: &[T], head_dim: usize, (stride, offset): (usize, usize)) {
+        if crate::isa() == Isa::Portable {
+            return;
+        }
+        let g = q.len() / head_dim;
+        let (mut scores, mut want) = (vec![0f32; g * stride], vec![0f32; g * stride]);
+        score_rows_body(Sixteen, q, rows, rows, head_dim, 0.5, &mut scores, stride, offset);
+        score_rows_with(Isa::Avx2, q, rows, &[], head_dim, 0.5, &mut want, stride, offset);
+        assert_eq!(scores, want);
+        let (mut acc, mut want) =
+            (vec![0f32; g * MIX_LANES * head_dim], vec![0f32; g * MIX_LANES * head_dim]);
+        mix_rows_body(Sixteen, &scores, stride, offset, rows, rows, head_dim, &mut acc);
+        mix_rows_with(Isa::Avx2, &scores, stride, offset, rows, &[], head_dim, &mut want);
+        assert_eq!(acc, want);
+    }
+
     fn check<T: KvRow + PartialEq + std::fmt::Debug>(g: usize, n: usize, head_dim: usize, seed: u64) {
         let mut state = seed | 1;
         let mut next = || {
@@ -447,6 +465,7 @@ mod tests {
         if crate::isa() != Isa::Portable {
             fused_twin(&q, &rows, head_dim, (stride, offset));
         }
+        sixteen_lanes(&q, &rows, head_dim, (stride, offset));
         for isa in [Isa::Portable, Isa::Avx2, Isa::Avx512] {
             let mut scores = vec![0f32; g * stride];
             score_rows_with(isa, &q, &rows, &rows, head_dim, 0.5, &mut scores, stride, offset);
