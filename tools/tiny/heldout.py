@@ -65,6 +65,8 @@ def main():
     a.add_argument("folder", type=Path)
     a.add_argument("--count", type=int, default=20)
     a.add_argument("--calibration", type=int, help="write only this many English recordings, eight of 2 to 4 minutes and the others of 40 to 75 seconds, with flat word lists")
+    a.add_argument("--longest", type=float, default=240, help="seconds of the longest recording; the shortest has half as many")
+    a.add_argument("--tasks", default=",".join(TASKS))
     a.add_argument("--sample", help="write only one four-minute English recording, under this name")
     a = a.parse_args()
     a.folder.mkdir(parents=True, exist_ok=True)
@@ -76,18 +78,27 @@ def main():
         for i in range(a.calibration):
             name = f"cal-{i:02d}"
             # λ is fitted on the first: as long as what is transcribed, since recall weighs less in a long recording
-            seconds = 120 + 15 * i if i < LONG else 40 + 35 * (i % 10) / 9
+            seconds = (120 + 15 * i if i < LONG else 40 + 35 * (i % 10) / 9) if a.longest == 240 else a.longest * (0.5 + (i % 10) / 20)
             print(name, round(write(world, words, a.folder, name, "en", seconds, f"calibration {i}"), 1), flush=True)
             path = a.folder / f"{name}.words.json"
             prompts = json.loads(path.read_text(encoding="utf-8"))["prompts"]
             path.write_text(json.dumps({"words": [w for p in prompts for w in p["words"]]}, ensure_ascii=False) + "\n", encoding="utf-8")
         return
-    for task in TASKS:
+    rows = []
+    for task in a.tasks.split(","):
         for i in range(a.count):
-            # 20 lengths spread evenly over 2 to 4 minutes
-            seconds = 120 + 119.5 * i / max(1, a.count - 1)
+            # lengths spread evenly, by default over 2 to 4 minutes
+            seconds = a.longest / 2 + (a.longest / 2 - 0.5) * i / max(1, a.count - 1)
             name = f"{task}-{i:02d}"
-            print(name, round(write(world, words, a.folder, name, task, seconds, f"held-out {task} {i}"), 1), flush=True)
+            length = write(world, words, a.folder, name, task, seconds, f"held-out {task} {i}")
+            text = (a.folder / f"{name}.txt").read_text(encoding="utf-8").strip()
+            lang = "fr" if task == "fr" else "en"
+            rows.append({"audio_filepath": f"{name}.flac", "text": text, "duration": round(length, 3), "lang": lang})
+            if task == "en2fr":
+                rows[-1] |= {"source_lang": "en", "target_lang": "fr"}
+            print(name, round(length, 1), flush=True)
+    body = "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows)
+    (a.folder / "manifest.jsonl").write_text(body, encoding="utf-8")
 
 
 if __name__ == "__main__":

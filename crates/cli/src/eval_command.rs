@@ -269,7 +269,10 @@ pub fn evaluate(args: &RunArgs, methods: &[MethodSpec]) -> Result<(Vec<Line>, Ex
         let spec = spec.or_in(&dir);
         let mut dataset = dataset::open(&spec).map_err(|e| usage(format!("--dataset {asked}: {e}")))?;
         if datasets.iter().any(|d: &dataset::Dataset| d.name == dataset.name) {
-            return Err(usage(format!("--dataset {asked}: two data sets are called {}", dataset.name)));
+            return Err(usage(format!(
+                "--dataset {asked}: two data sets are called {}; evaluate them apart, or rename one",
+                dataset.name
+            )));
         }
         if let Some(limit) = args.limit {
             sample(&mut dataset, usize::try_from(limit).unwrap_or(usize::MAX), args.seed);
