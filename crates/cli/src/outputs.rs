@@ -74,13 +74,29 @@ pub fn check_name(path: &Path) -> Result<(), CliError> {
     if too_long { Err(CliError::NameTooLong { path: path.into() }) } else { Ok(()) }
 }
 
-/// Writes a line to standard error; when nobody reads it any more, there is nobody to tell.
+/// Writes a line to standard error; when nobody reads it any more, there is nobody to tell. Names and contents of files that
+/// are quoted in it do not reach the terminal as commands.
 pub fn complain(line: &str) {
-    let _ = writeln!(io::stderr(), "{line}");
+    let _ = writeln!(io::stderr(), "{}", harmless(line));
+}
+
+/// The text with control characters other than line ends and tabs replaced.
+fn harmless(text: &str) -> String {
+    text.chars().map(|c| if c.is_control() && !matches!(c, '\n' | '\t') { '\u{fffd}' } else { c }).collect()
 }
 
 /// Writes text to standard output and passes it on at once.
 pub fn print(text: &str) -> Result<(), CliError> {
     let mut out = io::stdout().lock();
     out.write_all(text.as_bytes()).and_then(|()| out.flush()).map_err(CliError::Stdout)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn control_characters_do_not_reach_the_terminal() {
+        assert_eq!(harmless("a\tb\u{1b}[2J\r\u{7}é\nc"), "a\tb\u{fffd}[2J\u{fffd}\u{fffd}é\nc");
+    }
 }

@@ -4,7 +4,9 @@
 //! machine-learning framework. Each elementwise or dot kernel is written once, as ordinary Rust over fixed-width
 //! accumulators, and compiled three times: for AVX-512, for AVX2 with FMA, and for the baseline of the target. The
 //! best one that the processor has is chosen at run time ([`isa`]). The three agree within rounding: the order of the
-//! sums is the same, only the contraction of multiply-add differs.
+//! sums is the same, only the contraction of multiply-add differs. Attention over stored rows and steps with half-precision
+//! weights are written over vector registers (`registers.rs`): compilers do not keep so many accumulators in registers
+//! by themselves.
 //!
 //! Products with stored weights are written for the instruction set where that pays: bf16 ([`bf16`]) and 8 bits ([`q8`]),
 //! each beside a plain twin. Other products of more than a few rows go to the `gemm` crate, half-precision weights widened

@@ -149,10 +149,13 @@ fn broken(path: &Path, error: io::Error) -> DatasetError {
             DatasetError::Truncated { path: path.to_owned(), detail: error.to_string() }
         }
         io::ErrorKind::InvalidData | io::ErrorKind::InvalidInput | io::ErrorKind::Other => {
+            // The reader quotes the bytes that it could not read: up to them the message says enough.
+            let plain = |c: &char| c.is_ascii_graphic() || *c == ' ';
+            let detail: String = error.to_string().chars().take_while(plain).take(80).collect();
             DatasetError::malformed(
                 path,
                 format!(
-                    "is not a whole .tar or .tar.gz archive ({error}); fetch it again, or unpack it and give the directory"
+                    "is not a whole .tar or .tar.gz archive ({detail}); fetch it again, or unpack it and give the directory"
                 ),
             )
         }
