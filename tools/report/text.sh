@@ -37,7 +37,7 @@ on real models.
 - program: wnw $(manifest wnw), model \`$(manifest model)\` ($(manifest fingerprint)), weights $(manifest weight_dtype), keys and values $(manifest kv_dtype) unless a table says otherwise
 - machine: $(manifest processor), one thread a run, $jobs runs side by side; $minutes minutes in this run
 - data: $limit recordings (2 to 4 minutes each) of ${sets[*]}, drawn with seed $(manifest seed); \`docs/datasets.md\` says how they are made
-- scores: word error rate (WER) as in the paper: normalised, hypothesis cut at 1.2 times the reference; BLEU by sacreBLEU's rules. Few recordings: mind the intervals in the
+- scores: word error rate (WER) as in the paper: lower case and no punctuation but apostrophes and full stops, hypothesis cut at 1.2 times the reference; BLEU by sacreBLEU's rules. Few recordings: mind the intervals in the
   [whole table](report/table.csv)
 - a number in brackets counts runs that did not end by themselves (stopped by the repetition guard, which all methods have alike)
 
@@ -167,4 +167,20 @@ cat <<EOF
 
 Table 6 (Voxtral-Small-24B) and everything on LibriSpeech-Long, LongSpeech and PriMock57 need released weights and these data sets; the commands are the same, with \`--model\` and \`--dataset\`
 (\`wnw data list\`). There is no second backbone among the embedded models.
+
+## The commands
+
+\`tools/report.sh\` runs these, in parts side by side, and puts their tables in here. One cell alone:
+\`wnw eval --dataset tiny-en --methods full,wnw --ratios 0.2 --limit $limit --out DIR\`.
+
+| what | command |
+|---|---|
+| error rates against retention | \`wnw eval $(printf -- '--dataset %s ' "${sets[@]}")--methods $methods --ratios $ratios --limit $limit\` |
+| n_voice, selection and signal | \`wnw analyze sweep --dataset tiny-en --methods full,wnw --ratios 0.2,0.1 --over n_voice=4,8,12,20,28\` and \`--over selection=per-segment,global --over signal=product,voice,sensitivity\` |
+| sensitivity | \`wnw eval --dataset tiny-en --methods full,wnw:chunk=1:segment=0.5,… --ratios 0.2\`: one method an option |
+| equal bytes | \`wnw eval --dataset tiny-en --methods full,full@int8,full@int4,wnw,wnw@int8,… --ratios 0.6,0.4,0.2\` |
+| mismatch, mass | \`wnw analyze mismatch --top 100,500,10% FILE…\`, \`wnw analyze mass --methods … --ratios 0.4,0.2 FILE…\` |
+| time and traffic | \`wnw --threads 1 analyze runtime --tidal 4,8,… --repeat 3 --r-gpu 0.2 FILE\` |
+| heads, tide | \`wnw analyze heads\`, \`wnw analyze tide --kv wnw --r-gpu 0.2 FILE\` |
+| another language | \`wnw calibrate --self --language fr --fit-lambda 0.2 FILE…\`, \`wnw analyze calibration A.json B.json\` |
 EOF

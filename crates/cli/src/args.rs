@@ -288,7 +288,8 @@ pub fn parse_duration(text: &str) -> Result<Duration, String> {
 }
 
 fn parse_number(text: &str, inside: impl Fn(f64) -> bool, range: &str) -> Result<f64, String> {
-    text.parse().ok().filter(|x| inside(*x)).ok_or_else(|| format!("must be {range}"))
+    let number: f64 = text.parse().map_err(|_| format!("is not a number; must be {range}"))?;
+    if inside(number) { Ok(number) } else { Err(format!("must be {range}")) }
 }
 
 fn parse_rate(text: &str) -> Result<f64, String> {

@@ -130,8 +130,10 @@ pub fn run(args: &DataArgs) -> Result<(), CliError> {
 fn list(directory: &Path, json: bool) -> Result<(), CliError> {
     let sets = Format::ALL.into_iter().filter_map(|format| Some((format, about(format)?)));
     let place = |format: Format| directory.join(format.folder());
+    // What a broken download left is not the set.
+    let whole = |entry: std::fs::DirEntry| !entry.file_name().to_string_lossy().ends_with(".incomplete");
     let is_there =
-        |format: Format| std::fs::read_dir(place(format)).is_ok_and(|mut entries| entries.next().is_some());
+        |format: Format| std::fs::read_dir(place(format)).is_ok_and(|entries| entries.flatten().any(whole));
     if json {
         let rows: Vec<_> = sets
             .map(|(format, about)| {

@@ -9,6 +9,8 @@ use crate::charts;
 use crate::error::CliError;
 
 const MIB: f64 = (1 << 20) as f64;
+/// Lines that one chart of bytes over steps can have and still be read.
+const MOST_CURVES: usize = 14;
 
 /// Draws, for each data set: the score over the target, the score over the bytes on the device, the bytes over the steps of one
 /// recording, and the length of the answer over that of the reference.
@@ -90,7 +92,7 @@ fn by_target(dataset: &str, lines: &[&Line]) -> Option<LineChart> {
         Series { name: name.into(), points, joined: true }
     });
     Some(LineChart {
-        x_label: "share of audio KV kept on the device".into(),
+        x_label: "share of audio KV kept on the device (falling)".into(),
         falling: true,
         series: series.collect(),
         ..score_chart(dataset, lines)
@@ -105,7 +107,7 @@ fn by_bytes(dataset: &str, lines: &[&Line]) -> Option<LineChart> {
         Series { name: name.into(), points, joined: true }
     });
     Some(LineChart {
-        x_label: "KV on the device after the prefill, MiB, text included".into(),
+        x_label: "most KV on the device after the prefill, the answer's text included, MiB (falling)".into(),
         falling: true,
         series: series.collect(),
         ..score_chart(dataset, lines)
@@ -119,7 +121,21 @@ fn kv_curves(dataset: &str, rows: &[&Row]) -> Option<LineChart> {
         .filter(|(_, c)| !c.is_empty())
         .collect();
     let recording = curves.iter().map(|(row, _)| &row.recording).min()?;
-    let series = curves.iter().filter(|(row, _)| row.recording == *recording).map(|(row, curve)| Series {
+    let mut curves: Vec<_> = curves.iter().filter(|(row, _)| row.recording == *recording).collect();
+    // More lines than there are colours: of each method the one that keeps least.
+    if curves.len() > MOST_CURVES {
+        let least = |row: &Row| {
+            curves
+                .iter()
+                .filter(|(r, _)| r.method == row.method)
+                .filter_map(|(r, _)| r.target)
+                .min_by(f64::total_cmp)
+        };
+        let kept: Vec<bool> = curves.iter().map(|(row, _)| row.target == least(row)).collect();
+        let mut kept = kept.into_iter();
+        curves.retain(|_| kept.next().unwrap_or(true));
+    }
+    let series = curves.iter().map(|(row, curve)| Series {
         name: row.target.map_or_else(|| row.method.clone(), |t| format!("{} {t}", row.method)),
         points: curve.iter().map(|(step, bytes)| Point::exact(*step as f64, *bytes as f64 / MIB)).collect(),
         joined: true,

@@ -17,6 +17,7 @@ use wnw_eval::harness::{
 };
 use wnw_eval::{Normaliser, wer};
 use wnw_kv::HostPlace;
+use wnw_model::prompt::language_name;
 
 use crate::analyze_command::load;
 use crate::args::{ModelChoice, parse_duration, parse_share};
@@ -96,11 +97,14 @@ pub struct RunArgs {
     #[arg(long, value_delimiter = ',', default_value = "full,wnw", value_name = "LIST")]
     pub methods: Vec<MethodSpec>,
     /// Shares of audio KV to keep on the device.
-    #[arg(long, value_delimiter = ',', default_value = "0.8,0.6,0.4,0.2", value_parser = parse_share, value_name = "LIST")]
+    #[arg(long, value_delimiter = ',', default_value = "0.8,0.6,0.4,0.2", value_parser = parse_share, allow_negative_numbers = true, value_name = "LIST")]
     pub ratios: Vec<f64>,
     /// Most recordings of each data set, drawn with --seed.
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
     pub limit: Option<u64>,
+    /// Language spoken, en, fr, …, in data sets that do not say it; without it the model decides.
+    #[arg(long, value_name = "CODE", value_parser = parse_language)]
+    pub language: Option<String>,
     /// Seed of the draw.
     #[arg(long, default_value_t = 0, value_name = "N")]
     pub seed: u64,
@@ -144,7 +148,7 @@ pub struct RunArgs {
 #[derive(Debug, Args)]
 #[command(next_help_heading = "Scoring")]
 pub struct ScoringArgs {
-    /// What is done to words before they are compared: none, paper, whisper-en or whisper-basic.
+    /// What is done to words before they are compared: none, paper (lower case, and no punctuation but apostrophes and full stops), whisper-en or whisper-basic.
     #[arg(long, default_value = "paper", value_name = "NAME")]
     pub normaliser: Normaliser,
     /// A hypothesis is cut at so many times the words of its reference.
@@ -164,6 +168,10 @@ impl ScoringArgs {
             ..Scoring::default()
         }
     }
+}
+
+fn parse_language(text: &str) -> Result<String, String> {
+    language_name(text).map(|_| text.to_owned()).map_err(|e| e.to_string())
 }
 
 fn parse_truncate(text: &str) -> Result<f64, String> {
@@ -196,6 +204,23 @@ pub fn run(args: &EvalArgs) -> Result<ExitCode, CliError> {
 /// The manifest in a part's directory, if there is one that can be read; rows do not need it.
 fn manifest_of(part: &Path) -> Option<serde_json::Value> {
     serde_json::from_slice(&std::fs::read(part.join("manifest.json")).ok()?).ok()
+}
+
+/// The manifest of a call, with those of earlier calls that asked for something else and whose rows lie in the same directory
+/// under `earlier`.
+fn with_earlier(mut now: serde_json::Value, before: Option<serde_json::Value>) -> serde_json::Value {
+    if let Some(mut before) = before
+        && let Some(whole) = before.as_object_mut()
+    {
+        let mut earlier = match whole.remove("earlier") {
+            Some(serde_json::Value::Array(earlier)) => earlier,
+            _ => Vec::new(),
+        };
+        earlier.push(before);
+        earlier.retain(|call| *call != now);
+        now["earlier"] = earlier.into();
+    }
+    now
 }
 
 /// What is missing from the parts of a run: shards, and recordings that only some methods have.
@@ -277,6 +302,26 @@ pub fn evaluate(args: &RunArgs, methods: &[MethodSpec]) -> Result<(Vec<Line>, Ex
         if let Some(limit) = args.limit {
             sample(&mut dataset, usize::try_from(limit).unwrap_or(usize::MAX), args.seed);
         }
+        let (mut silent, mut unsaid) = (0, 0);
+        for recording in &mut dataset.recordings {
+            silent += usize::from(recording.reference.trim().is_empty());
+            if recording.language.is_none() {
+                recording.language.clone_from(&args.language);
+                unsaid += usize::from(args.language.is_none());
+            }
+        }
+        if unsaid > 0 && !args.quiet {
+            complain(&format!(
+                "--dataset {asked}: {unsaid} of {} recordings do not say their language: the model decides, which scores otherwise than --language",
+                dataset.recordings.len()
+            ));
+        }
+        if silent > 0 {
+            complain(&format!(
+                "wnw: warning: --dataset {asked}: {silent} of {} references are empty: whatever is transcribed there adds nothing to the truncated rate",
+                dataset.recordings.len()
+            ));
+        }
         datasets.push(dataset);
     }
     let mut arms = Vec::new();
@@ -313,13 +358,14 @@ pub fn evaluate(args: &RunArgs, methods: &[MethodSpec]) -> Result<(Vec<Line>, Ex
     };
     let model = engine.model();
     let options = format!(
-        "weights {}, KV {}, window {}, cap {}, repetition guard {}, {}profile {}",
+        "weights {}, KV {}, window {}, cap {}, repetition guard {}, {}{}profile {}",
         model.dtype(),
         args.model.kv_dtype,
         args.window.map_or_else(|| "model's".into(), |w| format!("{} s", w.as_secs_f64())),
         args.max_new_tokens.map_or_else(|| "by length".into(), |n| n.to_string()),
         if args.no_repetition_guard { "off" } else { "on" },
         if args.recovery { "recovery on, " } else { "" },
+        args.language.as_ref().map_or_else(String::new, |code| format!("language {code}, ")),
         match &profile {
             Some(profile) => format!("{:016x}", fold_bytes(serde_json::to_string(profile.as_ref())?.bytes())),
             None => "none".into(),
@@ -347,6 +393,7 @@ pub fn evaluate(args: &RunArgs, methods: &[MethodSpec]) -> Result<(Vec<Line>, Ex
         threads: rayon::current_num_threads(),
         system: format!("{} {}", std::env::consts::OS, std::env::consts::ARCH),
     };
+    let manifest = with_earlier(serde_json::to_value(&manifest)?, manifest_of(out));
     let manifest = format!("{}\n", serde_json::to_string_pretty(&manifest)?);
     let kv_dtype = args.model.kv_dtype;
     let plan = Plan { datasets, arms, request, kv_dtype, profile, shard: args.shard };
@@ -356,7 +403,9 @@ pub fn evaluate(args: &RunArgs, methods: &[MethodSpec]) -> Result<(Vec<Line>, Ex
     bar.restart();
     let tally = follow(&plan, &engine, &mut results, &bar)?;
     bar.clear();
-    let lines = report(out, &results.rows(), &args.scoring.scoring(), args.json)?;
+    let rows = results.rows();
+    gaps(&[], &rows).iter().for_each(|gap| complain(&format!("wnw: warning: {gap}")));
+    let lines = report(out, &rows, &args.scoring.scoring(), args.json)?;
     if !args.quiet {
         let Tally { made, kept, failed } = tally;
         complain(&format!("{}: {made} made, {kept} were there, {failed} failed", out.display()));

@@ -14,7 +14,7 @@ pub struct Row {
     /// Method with type and options, without the target.
     pub method: String,
     /// Share of audio rows to keep; none for the full cache.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[serde(default)]
     pub target: Option<f64>,
     /// Language to translate to; none for a transcription.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -59,7 +59,7 @@ pub struct Ran {
     pub r_gpu_cpu: f64,
     /// Share that attention read, mean over decode steps.
     pub r_read: f64,
-    /// The most KV bytes on the device after the prefill, text included.
+    /// The most KV bytes on the device after the prefill, text included: a longer answer holds more.
     pub kv_bytes: u64,
     /// The same with the prefill.
     pub kv_peak_bytes: u64,

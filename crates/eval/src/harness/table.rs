@@ -36,8 +36,6 @@ pub struct Line {
     pub score: Option<Interval>,
     /// Score less that of the full cache, on the recordings that both have; none if these are fewer than two.
     pub difference: Option<Interval>,
-    /// How often so large a difference would come about by chance.
-    pub p_value: Option<f64>,
     /// Word error rate of the whole hypothesis, in per cent.
     pub plain_wer: f64,
     /// Of words of the cut hypothesis: substitutions.
@@ -161,7 +159,6 @@ fn line(arm: &[&Row], baseline: &[Scored<'_>], scoring: &Scoring) -> Result<Line
         not_ended: ran.iter().filter(|r| r.finish_reason != FinishReason::Stop).count(),
         score,
         difference: against.map(|c| c.difference),
-        p_value: against.map(|c| c.p_value),
         plain_wer: 100.0 * sum.plain.rate(),
         substitutions: sum.words.substitutions,
         deletions: sum.words.deletions,
@@ -229,7 +226,7 @@ fn cell(name: &str) -> String {
 /// A table of all lines for people, in Markdown.
 pub fn markdown(lines: &[Line]) -> String {
     let mut out = String::from(
-        "| data set | method | target | score | 95 % | against full (95 %) | p | S / D / I | not ended | r_GPU % | r_GPU+CPU % | read % | device MiB | host MiB | MB/step | ms/token |\n|---|---|---|---|---|---|---|---|---|---|---|---|---|---|---|---|\n",
+        "| data set | method | target | score | 95 % | against full (95 %) | S / D / I | not ended | r_GPU % | r_GPU+CPU % | read % | device MiB | host MiB | MB/step | ms/token |\n|---|---|---|---|---|---|---|---|---|---|---|---|---|---|---|\n",
     );
     for l in lines {
         let (score, range) = match l.score {
@@ -239,12 +236,11 @@ pub fn markdown(lines: &[Line]) -> String {
         let difference = l
             .difference
             .map_or_else(|| "–".into(), |d| format!("{:+.1} ({:+.1} to {:+.1})", d.score, d.low, d.high));
-        let p = l.p_value.map_or_else(|| "–".into(), |p| format!("{p:.3}"));
         let failed = if l.failed > 0 { format!(", {} failed", l.failed) } else { String::new() };
         // Writing to a string does not fail.
         let _ = writeln!(
             out,
-            "| {} | {} | {} | {score} | {range} | {difference} | {p} | {} / {} / {} | {} of {}{failed} | {:.1} | {:.1} | {:.1} | {:.2} | {:.2} | {:.3} | {:.2} |",
+            "| {} | {} | {} | {score} | {range} | {difference} | {} / {} / {} | {} of {}{failed} | {:.1} | {:.1} | {:.1} | {:.2} | {:.2} | {:.3} | {:.2} |",
             cell(&l.dataset),
             cell(&l.method),
             target(l.target),
@@ -307,7 +303,7 @@ pub fn overview(lines: &[Line]) -> String {
 /// All lines as comma-separated values, one column for each number.
 pub fn csv(lines: &[Line]) -> String {
     let mut out = String::from(
-        "dataset,method,target,metric,recordings,failed,not_ended,score,score_low,score_high,difference,difference_low,difference_high,p_value,plain_wer,substitutions,deletions,insertions,reference_words,cer,chrf,length_ratio,r_gpu,r_gpu_cpu,r_read,kv_bytes,kv_peak_bytes,host_bytes,recalled_bytes_per_step,step_ms,seconds\n",
+        "dataset,method,target,metric,recordings,failed,not_ended,score,score_low,score_high,difference,difference_low,difference_high,plain_wer,substitutions,deletions,insertions,reference_words,cer,chrf,length_ratio,r_gpu,r_gpu_cpu,r_read,kv_bytes,kv_peak_bytes,host_bytes,recalled_bytes_per_step,step_ms,seconds\n",
     );
     let quoted = |text: &str| {
         if text.contains(['"', ',', '\n', '\r']) {
@@ -327,7 +323,7 @@ pub fn csv(lines: &[Line]) -> String {
         };
         let _ = writeln!(
             out,
-            "{},{},{},{metric},{},{},{},{},{},{},{},{},{},{},{},{},{},{},{},{},{},{},{},{},{},{},{}",
+            "{},{},{},{metric},{},{},{},{},{},{},{},{},{},{},{},{},{},{},{},{},{},{},{},{},{},{}",
             quoted(&l.dataset),
             quoted(&l.method),
             number(l.target),
@@ -336,7 +332,6 @@ pub fn csv(lines: &[Line]) -> String {
             l.not_ended,
             three(l.score),
             three(l.difference),
-            number(l.p_value),
             l.plain_wer,
             l.substitutions,
             l.deletions,
