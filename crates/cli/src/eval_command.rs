@@ -485,7 +485,7 @@ fn report(dir: &Path, rows: &[Row], scoring: &Scoring, json: bool) -> Result<Vec
         scoring.resamples
     );
     if lines.iter().any(|line| line.recordings < FEW) {
-        about += &format!("Intervals and p of fewer than {FEW} recordings say little.\n");
+        about += &format!("Intervals of fewer than {FEW} recordings say little.\n");
     }
     write_whole(&dir.join("scores.jsonl"), &scores)?;
     write_whole(&dir.join("table.md"), &format!("{overview}{table}\n{about}"))?;
