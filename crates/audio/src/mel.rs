@@ -180,8 +180,9 @@ impl LogMel {
                     block[band * BLOCK + j] = value;
                 }
             }
+            // Frames past those that are returned may begin a block of their own, of which nothing is kept.
             let kept = here.min(n_frames.saturating_sub(first));
-            for band in 0..n_mels {
+            for band in (0..n_mels).filter(|_| kept > 0) {
                 let at = band * n_frames + first;
                 data[at..at + kept].copy_from_slice(&block[band * BLOCK..][..kept]);
             }

@@ -107,3 +107,18 @@ fn loud_and_quiet_chunks_share_one_floor() {
     let quiet: f32 = mel.data[4_000..6_000].iter().copied().fold(f32::MIN, f32::max);
     assert!((quiet - (loudest - 2.0)).abs() < 1e-6);
 }
+
+/// Frames behind the last one that is returned may fill a block alone: every length modulo block and hop.
+#[test]
+fn every_length_of_a_few_seconds_has_its_frames() {
+    let samples = noise(7_600);
+    let mel = LogMel::qwen2_5_omni();
+    for n in (1..200).chain(2_300..2_500).chain((4_900..7_600).step_by(40)) {
+        let got = mel.compute(&samples[..n]).unwrap();
+        assert_eq!(
+            (got.n_frames, got.data.len()),
+            (mel.frames(n), got.n_mels * mel.frames(n)),
+            "{n} samples"
+        );
+    }
+}

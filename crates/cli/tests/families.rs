@@ -86,6 +86,30 @@ fn golden_config(name: &str) -> Value {
     serde_json::from_slice::<Value>(&golden).unwrap()["config"].clone()
 }
 
+/// In Mistral's layout query and key rows lie in another order: read so, these would give another text.
+#[test]
+fn qwen_weights_under_mistrals_name_are_refused() {
+    let dir = checkpoint("omni-release");
+    let consolidated = dir.path().join("consolidated.safetensors");
+    for part in std::fs::read_dir(dir.path()).unwrap().flatten().map(|e| e.path()) {
+        if part.extension().is_some_and(|e| e == "safetensors") {
+            std::fs::rename(part, &consolidated).unwrap();
+        }
+    }
+    let tone = dir.path().join("tone.f32");
+    let arguments = [
+        "transcribe",
+        "--model",
+        dir.path().to_str().unwrap(),
+        "--pcm",
+        "f32le:16000:1",
+        tone.to_str().unwrap(),
+    ];
+    let output = wnw(&arguments);
+    assert_eq!(output.status.code(), Some(1));
+    assert!(text(&output.stderr).contains("call the file model.safetensors"), "{}", text(&output.stderr));
+}
+
 #[test]
 fn what_a_family_cannot_do_is_wrong_usage() {
     let dir = checkpoint("asr-tied");

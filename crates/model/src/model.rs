@@ -9,7 +9,7 @@ use wnw_audio::LogMel;
 use wnw_kv::StoreError;
 
 use crate::answer::AnswerReader;
-use crate::checkpoint::{Checkpoint, CheckpointError};
+use crate::checkpoint::{Checkpoint, CheckpointError, Naming};
 use crate::config::{ConfigError, DecoderConfig};
 use crate::decoder::{self, Decoder, LM_HEAD};
 use crate::families::{self, AudioEncoder, Dialogue, Family};
@@ -83,6 +83,16 @@ pub enum ModelError {
         "{0} is not finite: the weights are damaged, or a type is too narrow for them (use --dtype bf16)"
     )]
     NotFinite(&'static str),
+    /// Weights under the name of a layout that the family does not have.
+    #[error(
+        "{path}: consolidated.safetensors is Mistral's layout, which {family} does not have; if its tensors are those of a release, call the file model.safetensors"
+    )]
+    MistralLayout {
+        /// The directory.
+        path: PathBuf,
+        /// The family of its configuration.
+        family: &'static str,
+    },
     /// Values that do not fit each other: a defect of this program.
     #[error("model input: {0}")]
     Input(String),
@@ -189,6 +199,9 @@ impl ModelFiles {
             read_regular(path, MAX_JSON).map_err(|source| ModelError::Io { path: path.clone(), source })?;
         let family = families::open(&json, path)?;
         let checkpoint = Checkpoint::open_as(dir, &|naming, name| family.tensor_name(naming, name))?;
+        if checkpoint.naming() == Naming::Mistral && !family.has_mistral_layout() {
+            return Err(ModelError::MistralLayout { path: dir.into(), family: family.name() });
+        }
         let tokenizer = TokenizerSource::Dir(dir.into());
         Self::checked(family, checkpoint, tokenizer, dir.display().to_string())
     }

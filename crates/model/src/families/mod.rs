@@ -134,6 +134,11 @@ pub trait Family: Send + Sync + fmt::Debug {
     /// Bytes that encoding a recording of `samples` takes beside its mel frames: the states of one block.
     fn encoding_bytes(&self, samples: usize) -> u64;
 
+    /// Whether there are releases in Mistral's layout, `consolidated.safetensors`, whose query and key rows lie in another order.
+    fn has_mistral_layout(&self) -> bool {
+        false
+    }
+
     /// Reads the tokenizer, refuses one of another kind of model, and says how to talk with it.
     fn dialogue(&self, source: &TokenizerSource) -> Result<Language, ModelError>;
 

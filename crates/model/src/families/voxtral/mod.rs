@@ -79,6 +79,10 @@ impl Family for VoxtralConfig {
         LogMel::voxtral()
     }
 
+    fn has_mistral_layout(&self) -> bool {
+        true
+    }
+
     fn tensor_name<'a>(&self, naming: Naming, name: &'a str) -> Option<Cow<'a, str>> {
         Some(match naming {
             Naming::HuggingFace => names::hugging_face(name),
