@@ -4,76 +4,28 @@
 //! A text is brought into NFC, cut into pieces by a pattern, and each piece's bytes are merged pair by pair in the order of
 //! the merges. Control tokens, which the file lists apart from the vocabulary, never come out of a text.
 
+mod build;
+mod error;
 mod file;
 
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
 
 use fancy_regex::Regex;
-use thiserror::Error;
 use unicode_normalization::UnicodeNormalization;
 
 use crate::bpe::{Merger, Merges};
 use crate::model::{ModelError, TokenizerSource};
 use crate::tokenizer::{Tokenizer, TokenizerError};
 
-/// Why a byte-level tokenizer cannot be used.
-#[derive(Debug, Error)]
-#[error("{path}: {problem}")]
-pub struct ByteLevelError {
-    /// The file.
-    pub path: PathBuf,
-    /// What is wrong with it.
-    pub problem: ByteLevelProblem,
-}
-
-/// What can be wrong with the files of a byte-level tokenizer.
-#[derive(Debug, Error)]
-#[non_exhaustive]
-pub enum ByteLevelProblem {
-    /// The file cannot be read.
-    #[error("{0}")]
-    Unreadable(#[source] std::io::Error),
-    /// Neither form of the tokenizer is in the directory.
-    #[error("no tokenizer here: a Qwen checkpoint has tokenizer.json, or vocab.json with merges.txt")]
-    Absent,
-    /// Not the JSON of a tokenizer.
-    #[error("not a tokenizer: {0}")]
-    Json(#[source] serde_json::Error),
-    /// Another kind of tokenizer.
-    #[error("{0}; only byte-level BPE in the manner of Qwen2 is known")]
-    Kind(String),
-    /// A token that is not spelled in the byte-level alphabet.
-    #[error("token '{0}' is not spelled in the byte-level alphabet")]
-    Spelling(String),
-    /// A byte without a token: texts with it could not be encoded.
-    #[error("byte {0:#04x} has no token")]
-    ByteToken(u8),
-    /// Two tokens of one id, or one beyond any vocabulary.
-    #[error("token '{token}' has id {id}, which another token has or no vocabulary reaches")]
-    Id {
-        /// The token.
-        token: String,
-        /// Its id.
-        id: u64,
-    },
-    /// A merge of tokens that are not there.
-    #[error("merge {0} is not of two tokens whose union is a token")]
-    Merge(usize),
-    /// The pattern is not a regular expression.
-    #[error("the pattern is not a regular expression: {0}")]
-    Pattern(#[source] Box<fancy_regex::Error>),
-    /// The pattern backtracks beyond all bounds on some text.
-    #[error("the pattern gives up on this text: {0}")]
-    GaveUp(#[source] Box<fancy_regex::Error>),
-    /// A control token that a prompt needs is not there.
-    #[error("no token '{0}': the tokenizer belongs to another kind of model")]
-    SpecialAbsent(String),
-}
+pub use error::{ByteLevelError, ByteLevelProblem, MergePlace};
 
 /// A byte-level BPE tokenizer.
 pub struct ByteLevelBpe {
+    /// The file of the vocabulary.
     path: PathBuf,
+    /// The file that lists the control tokens.
+    added_path: PathBuf,
     pattern: Regex,
     normalise: bool,
     rules: Rules,
@@ -119,10 +71,6 @@ impl ByteLevelBpe {
         let added = self.added.values().max().map_or(0, |id| *id as usize + 1);
         self.bytes.len().max(added)
     }
-
-    fn error(&self, problem: ByteLevelProblem) -> ByteLevelError {
-        ByteLevelError { path: self.path.clone(), problem }
-    }
 }
 
 impl Tokenizer for ByteLevelBpe {
@@ -133,7 +81,7 @@ impl Tokenizer for ByteLevelBpe {
         let mut piece = |piece: &str| merger.encode(&self.rules, piece.as_bytes(), 0, &mut ids);
         let mut done = 0;
         for found in self.pattern.find_iter(&text) {
-            let found = found.map_err(|e| self.error(ByteLevelProblem::GaveUp(Box::new(e))))?;
+            let found = found.map_err(|e| ByteLevelProblem::GaveUp(Box::new(e)).of(&self.path))?;
             piece(&text[done..found.start()]);
             piece(found.as_str());
             done = found.end();
@@ -151,7 +99,7 @@ impl Tokenizer for ByteLevelBpe {
     }
 
     fn require_special(&self, name: &str) -> Result<u32, TokenizerError> {
-        let absent = || self.error(ByteLevelProblem::SpecialAbsent(name.to_owned()));
+        let absent = || ByteLevelProblem::SpecialAbsent(name.to_owned()).of(&self.added_path);
         self.special(name).ok_or_else(|| absent().into())
     }
 

@@ -20,9 +20,12 @@ fn read(name: &str) -> Value {
 
 /// The two forms of the same tokenizer: `tokenizer.json`, and `vocab.json` with `merges.txt` and control tokens.
 fn forms() -> [tempfile::TempDir; 2] {
+    forms_of(&read("tokenizer.json"))
+}
+
+fn forms_of(whole: &Value) -> [tempfile::TempDir; 2] {
     let dirs = [tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap()];
     let write = |dir: &Path, name: &str, text: String| std::fs::write(dir.join(name), text).unwrap();
-    let whole = read("tokenizer.json");
     write(dirs[0].path(), "tokenizer.json", whole.to_string());
     let pair = dirs[1].path();
     let added = whole["added_tokens"].as_array().unwrap();
@@ -130,10 +133,17 @@ fn broken_tokenizers_are_named() {
         with(&|j| j["pre_tokenizer"]["pretokenizers"][0]["pattern"]["Regex"] = "(".into())
             .contains("regular")
     );
-    assert!(with(&|j| j["model"]["vocab"]["!"] = 7.into()).contains("id 7"));
     assert!(with(&|j| j["model"]["vocab"]["x y"] = 9999.into()).contains("alphabet"));
     assert!(with(&|j| j["model"]["vocab"]["zz"] = 99_999_999.into()).contains("id 99999999"));
-    assert!(with(&|j| j["model"]["merges"][3] = "q z".into()).contains("merge 3"));
+    assert!(with(&|j| j["model"]["merges"][3] = "q z".into()).contains("entry 4: 'qz' of 'q z' is not"));
+    assert!(with(&|j| j["model"]["vocab"]["!"] = 7.into()).contains("tokens '!' and '(' both have id 7"));
+    assert!(
+        with(&|j| j["added_tokens"][4]["id"] = 301.into()).contains("'<|im_start|>' and '<|audio_bos|>'")
+    );
+    assert!(with(&|j| j["added_tokens"][4]["id"] = 5.into()).contains("both have id 5"));
+    assert!(with(&|j| j["model"]["vocab"]["<|im_end|>"] = 302.into()).is_empty());
+    assert!(with(&|j| j["model"]["vocab"]["<|im_end|>"] = 310.into()).contains("the ids 310 and 302"));
+    assert!(with(&|j| j["added_tokens"][3]["content"] = "<|im_end|>".into()).contains("the ids 302 and 303"));
     assert!(with(&|j| drop(j["model"]["vocab"].as_object_mut().unwrap().remove("!"))).contains("byte 0x21"));
     assert!(with(&|j| j["model"]["merges"] = 3.into()).contains("not a tokenizer"));
     std::fs::write(&path, b"{").unwrap();
@@ -146,4 +156,103 @@ fn broken_tokenizers_are_named() {
     let family = families::open(config.as_bytes(), Path::new("config.json")).unwrap();
     let error = family.dialogue(&TokenizerSource::Dir(dir.path().into())).err().unwrap().to_string();
     assert!(error.contains("<|audio_pad|>"), "{error}");
+}
+
+/// Changes the list of merges, and gives what is said of it in either form.
+fn with_merges(change: &dyn Fn(&mut Vec<Value>)) -> [String; 2] {
+    let mut json = read("tokenizer.json");
+    change(json["model"]["merges"].as_array_mut().unwrap());
+    forms_of(&json).map(|dir| {
+        let error = ByteLevelBpe::open(dir.path()).err().map(|e| e.to_string()).unwrap_or_default();
+        error.rsplit_once('/').map(|(_, end)| end.to_owned()).unwrap_or(error)
+    })
+}
+
+/// Cut, mixed up or empty, a list gives other tokens for the same text.
+#[test]
+fn merges_that_do_not_belong_to_the_vocabulary_are_refused() {
+    let last = "no merge makes token";
+    for (change, says) in [
+        (&(|m: &mut Vec<Value>| m.clear()) as &dyn Fn(&mut Vec<Value>), last),
+        (&|m| drop(m.pop()), last),
+        (&|m| drop(m.remove(20)), "which no earlier merge makes"),
+        (&|m| m.reverse(), "which no earlier merge makes"),
+        (&|m| m.swap(0, 1), "is out of order"),
+        (&|m| m.insert(5, m[4].clone()), "was merged before"),
+        (&|m| m.insert(5, "garbage".into()), "'garbage' is not a pair of tokens"),
+        (&|m| m.insert(5, "a b c".into()), "'a b c' is not a pair of tokens"),
+        (&|m| m.insert(5, "q z".into()), "'qz' of 'q z' is not in the vocabulary"),
+    ] {
+        let [whole, lines] = with_merges(change);
+        assert!(whole.starts_with("tokenizer.json: ") && whole.contains(says), "{whole}");
+        assert!(lines.starts_with("merges.txt: ") && lines.contains(says), "{lines}");
+        assert!(whole.contains("fetch") && lines.contains("fetch"), "{whole} {lines}");
+    }
+    // Line 1 is the version's.
+    let [whole, lines] = with_merges(&|m| m[9] = "q z".into());
+    assert!(whole.contains("model.merges, entry 10: "), "{whole}");
+    assert!(lines.contains("merges.txt: line 11: "), "{lines}");
+}
+
+#[test]
+fn a_vocabulary_with_gaps_is_refused() {
+    let mut json = read("tokenizer.json");
+    // The upper half is gone, and with it its merges; the control tokens stay where they were.
+    json["model"]["vocab"].as_object_mut().unwrap().retain(|_, id| id.as_u64().unwrap() < 280);
+    json["model"]["merges"].as_array_mut().unwrap().truncate(280 - 256);
+    for (dir, file) in forms_of(&json).iter().zip(["tokenizer.json", "vocab.json"]) {
+        let error = ByteLevelBpe::open(dir.path()).unwrap_err().to_string();
+        assert!(error.contains(&format!("{file}: no token has id 280")), "{error}");
+    }
+    // Between control tokens a place may be free.
+    let mut json = read("tokenizer.json");
+    json["added_tokens"][9]["id"] = 315.into();
+    assert!(forms_of(&json).iter().all(|dir| ByteLevelBpe::open(dir.path()).is_ok()));
+}
+
+#[test]
+fn the_three_files_are_named_and_read_as_editors_leave_them() {
+    let [_, dir] = forms();
+    let at = |name: &str| dir.path().join(name);
+    let open = || ByteLevelBpe::open(dir.path()).err().map(|e| e.to_string()).unwrap_or_default();
+    let merges = std::fs::read_to_string(at("merges.txt")).unwrap();
+    let bare = merges.split_once('\n').unwrap().1;
+    for text in [
+        merges.replace('\n', "\r\n"),
+        format!("\u{feff}{merges}"),
+        bare.to_owned(),
+        merges.replace('\n', " \n\n"),
+        merges.trim_end().to_owned(),
+    ] {
+        std::fs::write(at("merges.txt"), &text).unwrap();
+        assert_eq!(open(), "", "{:?}", &text[..40]);
+    }
+    let broken = bare.replacen('\n', "\n\n# comment\n", 1);
+    std::fs::write(at("merges.txt"), broken).unwrap();
+    assert!(open().contains("merges.txt: line 3: 'comment' of '# comment' is not"), "{}", open());
+    std::fs::write(at("merges.txt"), [bare.as_bytes(), b"\xff\xfe a\n"].concat()).unwrap();
+    assert!(open().contains("merges.txt: line 45 is not UTF-8"), "{}", open());
+    std::fs::write(at("merges.txt"), &merges).unwrap();
+
+    let config = std::fs::read_to_string(at("tokenizer_config.json")).unwrap();
+    for (text, says) in [
+        ("{}", "no control tokens"),
+        ("{", "not a tokenizer"),
+        (
+            &config.replacen("<|im_start|>", "<|im_end|>", 1),
+            "'<|im_end|>' is listed with the ids 301 and 302",
+        ),
+        (&config.replacen("\"301\"", "\"5\"", 1), "both have id 5"),
+    ] {
+        std::fs::write(at("tokenizer_config.json"), text).unwrap();
+        assert!(open().contains("tokenizer_config.json: ") && open().contains(says), "{}", open());
+    }
+    std::fs::write(at("tokenizer_config.json"), config.replace("<|im_end|>", "<|other|>")).unwrap();
+    let error = ByteLevelBpe::open(dir.path()).unwrap().require_special("<|im_end|>").unwrap_err();
+    assert!(error.to_string().contains("tokenizer_config.json: no token '<|im_end|>'"), "{error}");
+    for name in ["tokenizer_config.json", "merges.txt"] {
+        std::fs::remove_file(at(name)).unwrap();
+        let want = format!("{name}: no such file: without tokenizer.json");
+        assert!(open().contains(&want) && open().contains("put all three"), "{}", open());
+    }
 }

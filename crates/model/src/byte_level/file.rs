@@ -1,19 +1,17 @@
-//! Reading and checking the files of a byte-level tokenizer.
+//! Reading the files of a byte-level tokenizer.
 
 use std::collections::{BTreeMap, HashMap};
 use std::path::Path;
 
-use fancy_regex::Regex;
 use serde::Deserialize;
 use serde_json::Value;
 
-use super::{ByteLevelBpe, ByteLevelError, ByteLevelProblem, Rules};
+use super::build::{Added, Merge, Parts, build};
+use super::{ByteLevelBpe, ByteLevelError, ByteLevelProblem, MergePlace};
 use crate::model::read_regular;
 
 /// Largest file read; the real ones have up to 15 MB.
 const MAX_FILE_BYTES: u64 = 512 << 20;
-/// Largest id; the real ones reach 152,064.
-const MAX_ID: u64 = 1 << 22;
 /// Qwen2's pattern, for `vocab.json` and `merges.txt`, which do not carry one.
 const QWEN2_PATTERN: &str = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+";
 
@@ -65,16 +63,12 @@ struct AddedToken {
     special: bool,
 }
 
-fn wrap(path: &Path) -> impl Fn(ByteLevelProblem) -> ByteLevelError + '_ {
-    |problem| ByteLevelError { path: path.into(), problem }
-}
-
 fn read(path: &Path) -> Result<Vec<u8>, ByteLevelError> {
-    read_regular(path, MAX_FILE_BYTES).map_err(|e| wrap(path)(ByteLevelProblem::Unreadable(e)))
+    read_regular(path, MAX_FILE_BYTES).map_err(|e| ByteLevelProblem::Unreadable(e).of(path))
 }
 
 fn read_json<T: for<'a> Deserialize<'a>>(path: &Path) -> Result<T, ByteLevelError> {
-    serde_json::from_slice(&read(path)?).map_err(|e| wrap(path)(ByteLevelProblem::Json(e)))
+    serde_json::from_slice(&read(path)?).map_err(|e| ByteLevelProblem::Json(e).of(path))
 }
 
 pub(super) fn open(dir: &Path) -> Result<ByteLevelBpe, ByteLevelError> {
@@ -83,27 +77,52 @@ pub(super) fn open(dir: &Path) -> Result<ByteLevelBpe, ByteLevelError> {
         let json: TokenizerJson = read_json(&whole)?;
         return from_json(json, &whole);
     }
-    let (vocab, merges, config) =
-        (dir.join("vocab.json"), dir.join("merges.txt"), dir.join("tokenizer_config.json"));
-    if !vocab.exists() || !merges.exists() {
-        return Err(wrap(dir)(ByteLevelProblem::Absent));
+    let files = ["vocab.json", "merges.txt", "tokenizer_config.json"].map(|name| dir.join(name));
+    let [vocab, merges, config] = &files;
+    if !vocab.exists() && !merges.exists() {
+        return Err(ByteLevelProblem::Absent.of(dir));
     }
-    let text = String::from_utf8_lossy(&read(&merges)?).into_owned();
-    let lines = text.lines().filter(|line| !line.is_empty() && !line.starts_with("#version"));
-    let config: TokenizerConfig = read_json(&config)?;
-    let added = config.added_tokens_decoder.into_iter();
-    build(
-        &read_json(&vocab)?,
-        lines.map(|line| MergeJson::Text(line.to_owned())),
-        added.map(|(id, t)| AddedJson { id, content: t.content, special: t.special }),
-        QWEN2_PATTERN,
-        true,
-        &vocab,
-    )
+    if let Some(absent) = files.iter().find(|file| !file.exists()) {
+        return Err(ByteLevelProblem::Incomplete.of(absent));
+    }
+    let tokens: TokenizerConfig = read_json(config)?;
+    let tokens = tokens.added_tokens_decoder.into_iter();
+    if tokens.len() == 0 {
+        return Err(ByteLevelProblem::NoControlTokens.of(config));
+    }
+    build(Parts {
+        vocab: read_json(vocab)?,
+        vocab_path: vocab,
+        merges: lines(&read(merges)?).map_err(|problem| problem.of(merges))?,
+        merges_path: merges,
+        added: tokens.map(|(id, t)| Added { id, content: t.content, special: t.special }).collect(),
+        added_path: config,
+        pattern: QWEN2_PATTERN,
+        normalise: true,
+    })
+}
+
+/// The merges of a `merges.txt`, one a line after a line with its version; empty lines, blanks around a merge and a byte
+/// order mark mean nothing.
+fn lines(bytes: &[u8]) -> Result<Vec<Merge>, ByteLevelProblem> {
+    let text = std::str::from_utf8(bytes).map_err(|e| {
+        let before = &bytes[..e.valid_up_to()];
+        ByteLevelProblem::NotText { line: 1 + before.iter().filter(|byte| **byte == b'\n').count() }
+    })?;
+    let text = text.strip_prefix('\u{feff}').unwrap_or(text);
+    let lines = text.lines().map(str::trim).zip(1..).filter(|(line, _)| !line.is_empty());
+    let is_version = |i: usize, line: &str| i == 0 && line.starts_with("#version");
+    let merges = lines.enumerate().filter(|(i, (line, _))| !is_version(*i, line));
+    Ok(merges.map(|(_, (line, n))| merge(line, MergePlace::Line(n))).collect())
+}
+
+fn merge(text: &str, place: MergePlace) -> Merge {
+    let (left, right) = text.split_once(' ').unwrap_or((text, ""));
+    Merge { place, left: left.to_owned(), right: right.to_owned() }
 }
 
 fn from_json(json: TokenizerJson, path: &Path) -> Result<ByteLevelBpe, ByteLevelError> {
-    let kind = |what: String| Err(wrap(path)(ByteLevelProblem::Kind(what)));
+    let kind = |what: String| Err(ByteLevelProblem::Kind(what).of(path));
     if let Some(other) = json.model.r#type.as_deref().filter(|t| *t != "BPE") {
         return kind(format!("a tokenizer of type {other}"));
     }
@@ -124,87 +143,19 @@ fn from_json(json: TokenizerJson, path: &Path) -> Result<ByteLevelBpe, ByteLevel
     if level["add_prefix_space"] == true || parts.is_some_and(|p| p.len() != 2) {
         return kind("a tokenizer with other steps before its merges".into());
     }
-    let normalise = normaliser.is_some();
-    build(
-        &json.model.vocab,
-        json.model.merges.into_iter(),
-        json.added_tokens.into_iter(),
+    let merges = json.model.merges.into_iter().zip(1..).map(|(json, n)| match json {
+        MergeJson::Pair(left, right) => Merge { place: MergePlace::Entry(n), left, right },
+        MergeJson::Text(text) => merge(&text, MergePlace::Entry(n)),
+    });
+    let added = json.added_tokens.into_iter();
+    build(Parts {
+        vocab: json.model.vocab,
+        vocab_path: path,
+        merges: merges.collect(),
+        merges_path: path,
+        added: added.map(|a| Added { id: a.id, content: a.content, special: a.special }).collect(),
+        added_path: path,
         pattern,
-        normalise,
-        path,
-    )
-}
-
-fn build(
-    vocab: &HashMap<String, u64>,
-    merges: impl Iterator<Item = MergeJson>,
-    added: impl Iterator<Item = AddedJson>,
-    pattern: &str,
-    normalise: bool,
-    path: &Path,
-) -> Result<ByteLevelBpe, ByteLevelError> {
-    let wrap = wrap(path);
-    let letters = alphabet();
-    let spell =
-        |token: &str| -> Option<Box<[u8]>> { token.chars().map(|c| letters.get(&c).copied()).collect() };
-    let added: Vec<AddedJson> = added.collect();
-    let mut rules = Rules::default();
-    let mut bytes: Vec<Option<Box<[u8]>>> = Vec::new();
-    let mut place = |token: &str, id: u64, text: Option<Box<[u8]>>| {
-        let twice = || wrap(ByteLevelProblem::Id { token: token.to_owned(), id });
-        let slot = usize::try_from(id).ok().filter(|_| id < MAX_ID).ok_or_else(twice)?;
-        if bytes.len() <= slot {
-            bytes.resize(slot + 1, None);
-        }
-        if bytes[slot].is_some() {
-            return Err(twice());
-        }
-        bytes[slot] = text;
-        Ok(slot as u32)
-    };
-    for (token, id) in vocab {
-        // Some files list the added tokens in the vocabulary too.
-        if added.iter().any(|a| a.id == *id) {
-            continue;
-        }
-        let text = spell(token).ok_or_else(|| wrap(ByteLevelProblem::Spelling(token.clone())))?;
-        let id = place(token, *id, Some(text.clone()))?;
-        rules.ids.insert(text, id);
-    }
-    if let Some(byte) = (0..=u8::MAX).find(|byte| !rules.ids.contains_key(&[*byte][..])) {
-        return Err(wrap(ByteLevelProblem::ByteToken(byte)));
-    }
-    let mut names = HashMap::new();
-    let mut control = HashMap::new();
-    for token in added {
-        // One that is not special is text that is a token as a whole, such as <asr_text>.
-        let text = (!token.special).then(|| token.content.as_bytes().into());
-        let id = place(&token.content, token.id, text)?;
-        if token.special {
-            control.insert(id, token.content.clone());
-        }
-        names.insert(token.content, id);
-    }
-    for (i, merge) in merges.enumerate() {
-        let (left, right) = match &merge {
-            MergeJson::Pair(left, right) => (left.as_str(), right.as_str()),
-            MergeJson::Text(text) => text.split_once(' ').unwrap_or((text, "")),
-        };
-        let id = |token: &[u8]| rules.ids.get(token).copied();
-        let pair = spell(left).zip(spell(right)).and_then(|(left, right)| {
-            id(&[&*left, &*right].concat())?;
-            Some((id(&left)?, id(&right)?))
-        });
-        let pair = pair.ok_or_else(|| wrap(ByteLevelProblem::Merge(i)))?;
-        rules.merges.entry(pair).or_insert(i as u32);
-    }
-    let pattern = Regex::new(pattern).map_err(|e| wrap(ByteLevelProblem::Pattern(Box::new(e))))?;
-    Ok(ByteLevelBpe { path: path.into(), pattern, normalise, rules, bytes, added: names, control })
-}
-
-/// GPT-2's spelling of bytes: those that print stand for themselves, the others for the characters from U+0100 on.
-fn alphabet() -> HashMap<char, u8> {
-    let prints = |b: u8| matches!(b, 33..=126 | 161..=172 | 174..=255);
-    let others = (0..=u8::MAX).filter(|b| !prints(*b)).zip('\u{100}'..).map(|(b, c)| (c, b));
-    (0..=u8::MAX).filter(|b| prints(*b)).map(|b| (char::from(b), b)).chain(others).collect()
+        normalise: normaliser.is_some(),
+    })
 }

@@ -41,9 +41,11 @@ pub(super) fn needed<'a>(names: &[&'a str]) -> Result<Vec<&'a str>, &'static str
     } else {
         return Err("config.json or params.json");
     };
-    let pair = has("vocab.json") && has("merges.txt");
-    if !(has("tekken.json") || has("tokenizer.json") || pair) {
-        return Err("a tokenizer (tekken.json, tokenizer.json, or vocab.json with merges.txt)");
+    let three = ["vocab.json", "merges.txt", "tokenizer_config.json"].into_iter().all(has);
+    if !(has("tekken.json") || has("tokenizer.json") || three) {
+        return Err(
+            "a tokenizer (tekken.json, tokenizer.json, or vocab.json with merges.txt and tokenizer_config.json)",
+        );
     }
     let index_is_of_use = chosen.iter().any(|n| n.starts_with("model"));
     let small = SMALL.into_iter().filter(|n| index_is_of_use || !n.ends_with(".index.json"));
@@ -128,6 +130,9 @@ mod tests {
         let without = ["config.json", "model.safetensors", "vocab.json"];
         assert!(needed(&without).unwrap_err().contains("tokenizer"));
         let qwen = ["config.json", "model.safetensors", "vocab.json", "merges.txt", "spk_dict.pt"];
-        assert_eq!(needed(&qwen).unwrap(), ["config.json", "merges.txt", "vocab.json", "model.safetensors"]);
+        assert!(needed(&qwen).unwrap_err().contains("tokenizer_config.json"));
+        let qwen = [&qwen[..], &["tokenizer_config.json"]].concat();
+        let want = ["config.json", "tokenizer_config.json", "merges.txt", "vocab.json", "model.safetensors"];
+        assert_eq!(needed(&qwen).unwrap(), want);
     }
 }
