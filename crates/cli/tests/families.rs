@@ -33,7 +33,7 @@ fn checkpoint(name: &str) -> tempfile::TempDir {
     let dir = tempfile::tempdir().unwrap();
     let draw = qwen::Draw { seed: 3, embed: 1.0, final_norm: 1.0 };
     qwen::write(dir.path(), &golden["config"], golden["layout"].as_str().unwrap(), draw);
-    std::fs::copy(data().join("tokenizer.json"), dir.path().join("tokenizer.json")).unwrap();
+    qwen::add_tokenizer(dir.path());
     let samples = (0..48_000).map(|i| ((i as f32 * 0.13).sin() * 0.3).to_le_bytes());
     std::fs::write(dir.path().join("tone.f32"), samples.flatten().collect::<Vec<u8>>()).unwrap();
     dir

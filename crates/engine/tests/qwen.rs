@@ -31,7 +31,7 @@ fn engine(name: &str, change: impl FnOnce(&mut Value)) -> (tempfile::TempDir, En
     let dir = tempfile::tempdir().unwrap();
     let draw = qwen::Draw { seed: 11, embed: 1.0, final_norm: 1.0 };
     qwen::write(dir.path(), &config, golden["layout"].as_str().unwrap(), draw);
-    std::fs::copy(data().join("tokenizer.json"), dir.path().join("tokenizer.json")).unwrap();
+    qwen::add_tokenizer(dir.path());
     let options = LoadOptions { dtype: Some(WeightDtype::F32) };
     let model = ModelFiles::open(dir.path()).unwrap().load(&options, |_, _| {}).unwrap();
     (dir, Engine::new(model))

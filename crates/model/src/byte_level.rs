@@ -15,6 +15,7 @@ use fancy_regex::Regex;
 use unicode_normalization::UnicodeNormalization;
 
 use crate::bpe::{Merger, Merges};
+use crate::chatml::StatedTokens;
 use crate::model::{ModelError, TokenizerSource};
 use crate::tokenizer::{Tokenizer, TokenizerError};
 
@@ -117,8 +118,12 @@ impl std::fmt::Debug for ByteLevelBpe {
     }
 }
 
-/// The tokenizer of a checkpoint with so many embeddings.
-pub(crate) fn of_model(source: &TokenizerSource, embeddings: usize) -> Result<ByteLevelBpe, ModelError> {
+/// The tokenizer of a checkpoint with so many embeddings, whose configuration states ids of tokens.
+pub(crate) fn of_model(
+    source: &TokenizerSource,
+    embeddings: usize,
+    stated: &StatedTokens,
+) -> Result<ByteLevelBpe, ModelError> {
     let dir = match source {
         TokenizerSource::Dir(dir) => dir,
         TokenizerSource::Tekken { name, .. } => {
@@ -130,6 +135,9 @@ pub(crate) fn of_model(source: &TokenizerSource, embeddings: usize) -> Result<By
     if tokenizer.vocab_size() > embeddings {
         let reason = format!("{} tokens for a model with {embeddings} embeddings", tokenizer.vocab_size());
         return Err(ModelError::TokenizerMismatch { path: tokenizer.path, reason });
+    }
+    if let Some(reason) = stated.mismatch(&tokenizer) {
+        return Err(ModelError::TokenizerMismatch { path: tokenizer.added_path, reason });
     }
     Ok(tokenizer)
 }

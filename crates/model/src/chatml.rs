@@ -2,7 +2,11 @@
 //! `<|im_start|>system\n…<|im_end|>\n<|im_start|>user\n…<|im_end|>\n<|im_start|>assistant\n`.
 
 use std::ops::Range;
+use std::path::{Path, PathBuf};
 
+use serde_json::Value;
+
+use crate::config::{ConfigError, parse};
 use crate::prompt::{Part, Prompt};
 use crate::tokenizer::{Tokenizer, TokenizerError};
 
@@ -11,6 +15,58 @@ pub(crate) struct AudioNames {
     pub begin: &'static str,
     pub pad: &'static str,
     pub end: &'static str,
+}
+
+/// Ids of the tokens for audio as a configuration states them, with its file. The tokenizer must have the same: a model
+/// finds its audio by them.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub(crate) struct StatedTokens {
+    path: PathBuf,
+    ids: Vec<Stated>,
+}
+
+#[derive(Clone, Debug, PartialEq)]
+struct Stated {
+    field: String,
+    token: &'static str,
+    id: u64,
+}
+
+impl StatedTokens {
+    /// Reads those that `config.json` states, in any spelling; in its `thinker_config` if it has one.
+    pub fn read(json: &[u8], audio: &AudioNames, path: &Path) -> Result<Self, ConfigError> {
+        let whole: Value = parse(json, path)?;
+        let thinker = whole.get("thinker_config").filter(|part| !part.is_null());
+        let mut ids = Vec::new();
+        for (field, token) in [
+            ("audio_token_index", audio.pad),
+            ("audio_token_id", audio.pad),
+            ("audio_start_token_id", audio.begin),
+            ("audio_end_token_id", audio.end),
+        ] {
+            let Some(value) = thinker.unwrap_or(&whole).get(field).filter(|value| !value.is_null()) else {
+                continue;
+            };
+            let field = thinker.map_or_else(|| field.to_owned(), |_| format!("thinker_config.{field}"));
+            let Some(id) = value.as_u64() else {
+                let reason = format!("{field} is {value}; it must be the id of {token}");
+                return Err(ConfigError::Inconsistent { path: path.into(), reason });
+            };
+            ids.push(Stated { field, token, id });
+        }
+        Ok(Self { path: path.into(), ids })
+    }
+
+    /// How a tokenizer differs, if it does.
+    pub fn mismatch(&self, tokenizer: &dyn Tokenizer) -> Option<String> {
+        self.ids.iter().find_map(|Stated { field, token, id }| {
+            let found = tokenizer.special(token).filter(|found| u64::from(*found) != *id)?;
+            let path = self.path.display();
+            Some(format!(
+                "token '{token}' has id {found}, but {path} says {id} ({field}): the two files are not of one model; fetch both again"
+            ))
+        })
+    }
 }
 
 /// Ids of the control tokens, resolved by name.

@@ -1,6 +1,9 @@
 //! The byte-level tokenizer and the prompts of Qwen's families against Hugging Face's tokenizers library
 //! (tools/goldens/byte_level.py).
 
+#[path = "common/qwen.rs"]
+mod qwen;
+
 use std::path::{Path, PathBuf};
 
 use serde_json::{Value, json};
@@ -56,10 +59,17 @@ fn ids(value: &Value) -> Vec<u32> {
     value.as_array().unwrap().iter().flat_map(one).collect()
 }
 
-fn dialogue(family: &str, dir: &Path) -> Language {
-    let config = read(&format!("{family}-release.json"))["config"].to_string();
-    let family = families::open(config.as_bytes(), Path::new("config.json")).unwrap();
-    family.dialogue(&TokenizerSource::Dir(dir.into())).unwrap()
+/// The configuration of a golden, with the small tokenizer's ids.
+fn config(name: &str) -> Value {
+    let mut config = read(&format!("{name}.json"))["config"].clone();
+    qwen::state_tokens(&mut config);
+    config
+}
+
+fn dialogue(config: &Value, dir: &Path) -> Result<Language, String> {
+    let config = config.to_string();
+    let family = families::open(config.as_bytes(), Path::new("m/config.json")).map_err(|e| e.to_string())?;
+    family.dialogue(&TokenizerSource::Dir(dir.into())).map_err(|e| e.to_string())
 }
 
 #[test]
@@ -101,7 +111,8 @@ fn prompts_are_those_of_the_chat_templates() {
             "translate" => Task::translate(language.unwrap()).unwrap(),
             _ => Task::Chat { instruction: case["instruction"].as_str().unwrap().to_owned() },
         };
-        let (tokenizer, dialogue) = dialogue(case["family"].as_str().unwrap(), dirs[0].path());
+        let config = config(&format!("{}-release", case["family"].as_str().unwrap()));
+        let (tokenizer, dialogue) = dialogue(&config, dirs[0].path()).unwrap();
         let prompt = dialogue.prompt(tokenizer.as_ref(), &task, 7).unwrap();
         assert_eq!(prompt.ids, ids(&case["ids"]), "{case}");
         assert_eq!((prompt.layout.len(), prompt.layout.n_audio()), (prompt.ids.len(), 7));
@@ -152,9 +163,7 @@ fn broken_tokenizers_are_named() {
     let mut json = whole.clone();
     json["added_tokens"].as_array_mut().unwrap().retain(|a| a["content"] != "<|audio_pad|>");
     std::fs::write(&path, json.to_string()).unwrap();
-    let config = read("asr-release.json")["config"].to_string();
-    let family = families::open(config.as_bytes(), Path::new("config.json")).unwrap();
-    let error = family.dialogue(&TokenizerSource::Dir(dir.path().into())).err().unwrap().to_string();
+    let error = dialogue(&config("asr-release"), dir.path()).err().unwrap();
     assert!(error.contains("<|audio_pad|>"), "{error}");
 }
 
@@ -255,4 +264,69 @@ fn the_three_files_are_named_and_read_as_editors_leave_them() {
         let want = format!("{name}: no such file: without tokenizer.json");
         assert!(open().contains(&want) && open().contains("put all three"), "{}", open());
     }
+}
+
+/// A model finds its audio by the ids of its configuration; a tokenizer with others belongs to another model.
+#[test]
+fn ids_of_tokens_are_those_of_the_configuration() {
+    let dirs = forms();
+    for (name, field, token, id) in [
+        ("omni-release", "audio_token_index", "<|AUDIO|>", 303),
+        ("omni-release", "audio_start_token_id", "<|audio_bos|>", 304),
+        ("omni-release", "audio_end_token_id", "<|audio_eos|>", 305),
+        ("omni-thinker", "audio_token_id", "<|AUDIO|>", 303),
+        ("asr-release", "audio_start_token_id", "<|audio_start|>", 306),
+        ("asr-release", "audio_token_id", "<|audio_pad|>", 307),
+        ("asr-tied", "audio_end_token_id", "<|audio_end|>", 308),
+    ] {
+        let stating = |value: Value| {
+            let mut config = config(name);
+            let nested = config["thinker_config"].is_object();
+            let part = if nested { &mut config["thinker_config"] } else { &mut config };
+            part[field] = value;
+            let field = if nested { format!("thinker_config.{field}") } else { field.to_owned() };
+            (dialogue(&config, dirs[0].path()).err(), dialogue(&config, dirs[1].path()).err(), field)
+        };
+        let (whole, three, _) = stating(id.into());
+        assert_eq!((whole, three), (None, None), "{name} {field}");
+        let (whole, three, field) = stating(300.into());
+        let says = format!(": token '{token}' has id {id}, but m/config.json says 300 ({field}): ");
+        for (error, file) in [(whole, "tokenizer.json"), (three, "tokenizer_config.json")] {
+            let error = error.unwrap();
+            assert!(error.contains(&format!("{file}{says}")), "{error}");
+        }
+        let (error, _, field) = stating((-1).into());
+        let error = error.unwrap();
+        assert!(
+            error.contains(&format!("m/config.json: {field} is -1; it must be the id of {token}")),
+            "{error}"
+        );
+    }
+}
+
+#[test]
+fn a_configuration_without_its_thinker_or_with_another_models_part_is_refused() {
+    let dirs = forms();
+    let with = |name: &str, change: &dyn Fn(&mut Value)| {
+        let mut config = config(name);
+        change(&mut config);
+        dialogue(&config, dirs[0].path()).err().unwrap_or_default()
+    };
+    for name in ["omni-release", "asr-release"] {
+        let gone = with(name, &|c| drop(c.as_object_mut().unwrap().remove("thinker_config")));
+        assert!(gone.contains("field 'thinker_config' is missing"), "{gone}");
+        assert!(with(name, &|c| c["thinker_config"] = Value::Null).contains("'thinker_config' is missing"));
+        let gone = with(name, &|c| c["thinker_config"]["audio_config"] = Value::Null);
+        assert!(gone.contains("field 'thinker_config.audio_config' is missing"), "{gone}");
+        let other = with(name, &|c| c["thinker_config"]["model_type"] = "qwen2_5_omni_talker".into());
+        assert!(other.contains("the talker of Qwen2.5-Omni") && other.contains("thinker_config"), "{other}");
+        let other = with(name, &|c| c["thinker_config"]["model_type"] = "bert".into());
+        assert!(other.contains("this is 'bert' (by thinker_config.model_type)"), "{other}");
+        assert_eq!(
+            with(name, &|c| drop(c["thinker_config"].as_object_mut().unwrap().remove("model_type"))),
+            ""
+        );
+    }
+    let gone = with("omni-thinker", &|c| c["audio_config"] = Value::Null);
+    assert!(gone.contains("field 'audio_config' is missing"), "{gone}");
 }

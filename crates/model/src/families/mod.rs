@@ -53,7 +53,6 @@ pub fn open(json: &[u8], path: &Path) -> Result<Box<dyn Family>, ConfigError> {
     if let Some(entry) = FAMILIES.iter().find(|f| has_a_form && f.model_types.contains(&kind)) {
         return (entry.open)(json, path);
     }
-    let relatives = || FAMILIES.iter().flat_map(|f| f.relatives);
     let names: Vec<&str> = value
         .get("architectures")
         .and_then(Value::as_array)
@@ -61,13 +60,30 @@ pub fn open(json: &[u8], path: &Path) -> Result<Box<dyn Family>, ConfigError> {
         .flatten()
         .filter_map(Value::as_str)
         .collect();
-    let what = match (kind, relatives().find(|(relative, _)| Some(*relative) == kind)) {
-        (_, Some((_, what))) => (*what).to_owned(),
+    let what = match (kind, kind.and_then(relative)) {
+        (_, Some(what)) => what.to_owned(),
         (Some(kind), None) if names.is_empty() => format!("'{kind}'"),
         (Some(kind), None) => format!("'{kind}' ({})", names.join(", ")),
         (None, None) => "a model without model_type".into(),
     };
     Err(wrong_model(path, what))
+}
+
+/// What to call a model that looks like one of a family and is not.
+fn relative(kind: &str) -> Option<&'static str> {
+    FAMILIES.iter().flat_map(|f| f.relatives).find(|(relative, _)| *relative == kind).map(|(_, what)| *what)
+}
+
+/// Refuses a configuration whose part, where it says its `model_type`, is another model's.
+fn check_part(
+    part: &str,
+    kind: Option<&str>,
+    own: impl Fn(&str) -> bool,
+    path: &Path,
+) -> Result<(), ConfigError> {
+    let Some(kind) = kind.filter(|kind| !own(kind)) else { return Ok(()) };
+    let what = relative(kind).map_or_else(|| format!("'{kind}'"), str::to_owned);
+    Err(wrong_model(path, format!("{what} (by {part}.model_type)")))
 }
 
 /// The refusal of a model that no family here can run.

@@ -123,6 +123,24 @@ pub fn spelled(name: &str, layout: &str, asr: bool) -> String {
     if layout == "release" { format!("thinker.{name}") } else { name }
 }
 
+/// Puts the small tokenizer beside a checkpoint, and its ids into the checkpoint's configuration: that of the goldens has its
+/// own.
+pub fn add_tokenizer(dir: &Path) {
+    let data = Path::new(env!("CARGO_MANIFEST_DIR")).join("../model/tests/data/qwen");
+    std::fs::copy(data.join("tokenizer.json"), dir.join("tokenizer.json")).unwrap();
+    let path = dir.join("config.json");
+    let mut config: Value = serde_json::from_slice(&std::fs::read(&path).unwrap()).unwrap();
+    state_tokens(&mut config);
+    std::fs::write(path, config.to_string()).unwrap();
+}
+
+/// Puts the small tokenizer's ids into a configuration.
+pub fn state_tokens(config: &mut Value) {
+    let asr = config["model_type"] == "qwen3_asr";
+    let part = if config["thinker_config"].is_object() { &mut config["thinker_config"] } else { config };
+    if asr { part["audio_token_id"] = 307.into() } else { part["audio_token_index"] = 303.into() }
+}
+
 /// Writes `config.json` and weights. The `release` layout gets the parts that are skipped too, `thinker` two shards, of
 /// whose third, all vision, only the index knows.
 pub fn write(dir: &Path, config: &Value, layout: &str, draw: Draw) {

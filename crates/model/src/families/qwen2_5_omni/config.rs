@@ -4,11 +4,17 @@ use std::path::Path;
 
 use serde::{Deserialize, Serialize};
 
+use super::prompt::AUDIO;
+use crate::chatml::StatedTokens;
 use crate::config::{
     ConfigError, DecoderConfig, DecoderRules, EncoderConfig, HfAudioTower, HfText, check_sizes,
     max_audio_seconds, missing, parse,
 };
+use crate::families::check_part;
 
+/// `model_type` of a whole model, and of a thinker alone or in it.
+pub(super) const NAME: &str = "qwen2_5_omni";
+pub(super) const THINKER: &str = "qwen2_5_omni_thinker";
 /// Length of the clips that the processor makes.
 const MAX_AUDIO_SECONDS: f64 = 300.0;
 const MAX_POSITIONS: usize = 32_768;
@@ -25,6 +31,9 @@ pub struct Qwen2_5OmniConfig {
     pub n_window: usize,
     /// Longest recording of one pass in seconds.
     pub max_audio_seconds: f64,
+    /// What it says of the tokenizer.
+    #[serde(skip)]
+    pub(super) tokens: StatedTokens,
 }
 
 #[derive(Deserialize)]
@@ -34,6 +43,7 @@ struct HfConfig {
 
 #[derive(Deserialize)]
 struct HfThinker {
+    model_type: Option<String>,
     audio_config: Option<HfAudio>,
     text_config: Option<HfText>,
     tie_word_embeddings: Option<bool>,
@@ -52,12 +62,21 @@ impl Qwen2_5OmniConfig {
     /// Parses `config.json`; `path` is for messages.
     pub fn from_json(json: &[u8], path: &Path) -> Result<Self, ConfigError> {
         let nested: HfConfig = parse(json, path)?;
+        let is_nested = nested.thinker_config.is_some();
         let thinker = match nested.thinker_config {
             Some(thinker) => thinker,
             None => parse(json, path)?,
         };
-        let audio = thinker.audio_config.ok_or_else(|| missing(path, "audio_config"))?;
-        let text = thinker.text_config.ok_or_else(|| missing(path, "text_config"))?;
+        let kind = thinker.model_type.as_deref();
+        if !is_nested && kind != Some(THINKER) && thinker.audio_config.is_none() {
+            return Err(missing(path, "thinker_config"));
+        }
+        check_part("thinker_config", kind, |kind| [NAME, THINKER].contains(&kind), path)?;
+        let field = |nested, flat| missing(path, if is_nested { nested } else { flat });
+        let audio = thinker.audio_config;
+        let audio = audio.ok_or_else(|| field("thinker_config.audio_config", "audio_config"))?;
+        let text = thinker.text_config;
+        let text = text.ok_or_else(|| field("thinker_config.text_config", "text_config"))?;
         let rules = DecoderRules {
             qkv_bias: true,
             qk_norm: false,
@@ -71,6 +90,7 @@ impl Qwen2_5OmniConfig {
             decoder: text.decoder(&rules, thinker.tie_word_embeddings, path)?,
             n_window: audio.n_window.unwrap_or(N_WINDOW),
             max_audio_seconds: max_audio_seconds(json, MAX_AUDIO_SECONDS, path)?,
+            tokens: StatedTokens::read(json, &AUDIO, path)?,
         };
         config.check(audio.output_dim, path)?;
         Ok(config)
@@ -121,6 +141,7 @@ impl Qwen2_5OmniConfig {
             qk_norm: false,
             max_positions: MAX_POSITIONS,
         };
-        Some(Self { encoder, decoder, n_window: N_WINDOW, max_audio_seconds: MAX_AUDIO_SECONDS })
+        let (max_audio_seconds, tokens) = (MAX_AUDIO_SECONDS, StatedTokens::default());
+        Some(Self { encoder, decoder, n_window: N_WINDOW, max_audio_seconds, tokens })
     }
 }

@@ -34,7 +34,7 @@ const FRAMES_PER_TOKEN: usize = 4;
 
 pub(super) const ENTRY: Entry = Entry {
     releases: "Qwen2.5-Omni-3B or -7B",
-    model_types: &[Some("qwen2_5_omni"), Some("qwen2_5_omni_thinker")],
+    model_types: &[Some(config::NAME), Some(config::THINKER)],
     relatives: &[
         ("qwen2_5_omni_talker", "the talker of Qwen2.5-Omni, which speaks and does not listen"),
         ("qwen2_audio", "Qwen2-Audio, which has another encoder and projector"),
@@ -113,7 +113,7 @@ impl Family for Qwen2_5OmniConfig {
     }
 
     fn dialogue(&self, source: &TokenizerSource) -> Result<Language, ModelError> {
-        let tokenizer = byte_level::of_model(source, self.decoder.vocab_size)?;
+        let tokenizer = byte_level::of_model(source, self.decoder.vocab_size, &self.tokens)?;
         let dialogue = Qwen2_5OmniDialogue::resolve(&tokenizer)?;
         Ok((Box::new(tokenizer), Box::new(dialogue)))
     }

@@ -6,7 +6,8 @@ use crate::model::ModelError;
 use crate::prompt::{Part, Prompt, Task, language_name};
 use crate::tokenizer::{Tokenizer, TokenizerError};
 
-const AUDIO: AudioNames = AudioNames { begin: "<|audio_bos|>", pad: "<|AUDIO|>", end: "<|audio_eos|>" };
+pub(super) const AUDIO: AudioNames =
+    AudioNames { begin: "<|audio_bos|>", pad: "<|AUDIO|>", end: "<|audio_eos|>" };
 
 pub(super) struct Qwen2_5OmniDialogue(ChatMl);
 

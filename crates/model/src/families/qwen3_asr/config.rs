@@ -5,11 +5,13 @@ use std::path::Path;
 
 use serde::{Deserialize, Serialize};
 
+use super::prompt::AUDIO;
+use crate::chatml::StatedTokens;
 use crate::config::{
     ConfigError, DecoderConfig, DecoderRules, EncoderConfig, HfAudioTower, HfText, check_sizes,
     max_audio_seconds, missing, parse,
 };
-use crate::families::wrong_model;
+use crate::families::{check_part, wrong_model};
 
 /// The longest recording that the vendor's own library gives the model at once.
 const MAX_AUDIO_SECONDS: f64 = 1200.0;
@@ -30,6 +32,9 @@ pub struct Qwen3AsrConfig {
     pub channels: usize,
     /// Longest recording of one pass in seconds.
     pub max_audio_seconds: f64,
+    /// What it says of the tokenizer.
+    #[serde(skip)]
+    pub(super) tokens: StatedTokens,
 }
 
 #[derive(Deserialize)]
@@ -71,6 +76,7 @@ impl Qwen3AsrConfig {
     /// Parses `config.json`; `path` is for messages.
     pub fn from_json(json: &[u8], path: &Path) -> Result<Self, ConfigError> {
         let whole: HfConfig = parse(json, path)?;
+        let is_nested = whole.thinker_config.is_some();
         let thinker = match whole.thinker_config {
             Some(thinker) => thinker,
             None => parse(json, path)?,
@@ -81,8 +87,16 @@ impl Qwen3AsrConfig {
         if classifies {
             return Err(wrong_model(path, super::ALIGNER));
         }
-        let audio = thinker.audio_config.ok_or_else(|| missing(path, "audio_config"))?;
-        let text = thinker.text_config.ok_or_else(|| missing(path, "text_config"))?;
+        let kind = thinker.model_type.as_deref();
+        check_part("thinker_config", kind, |kind| kind.starts_with("qwen3_asr"), path)?;
+        if !is_nested && thinker.audio_config.is_none() && thinker.text_config.is_none() {
+            return Err(missing(path, "thinker_config"));
+        }
+        let field = |nested, flat| missing(path, if is_nested { nested } else { flat });
+        let audio = thinker.audio_config;
+        let audio = audio.ok_or_else(|| field("thinker_config.audio_config", "audio_config"))?;
+        let text = thinker.text_config;
+        let text = text.ok_or_else(|| field("thinker_config.text_config", "text_config"))?;
         let rules = DecoderRules {
             qkv_bias: false,
             qk_norm: true,
@@ -100,6 +114,7 @@ impl Qwen3AsrConfig {
             window_chunks: window_frames / chunk_frames.max(1),
             channels: audio.downsample_hidden_size.unwrap_or(480),
             max_audio_seconds: max_audio_seconds(json, MAX_AUDIO_SECONDS, path)?,
+            tokens: StatedTokens::read(json, &AUDIO, path)?,
         };
         config.check(window_frames, audio.output_dim, path)?;
         Ok(config)
@@ -160,7 +175,8 @@ impl Qwen3AsrConfig {
             qk_norm: true,
             max_positions: MAX_POSITIONS,
         };
-        let max_audio_seconds = MAX_AUDIO_SECONDS;
-        Some(Self { encoder, decoder, chunk_frames, window_chunks: 8, channels: 480, max_audio_seconds })
+        let (max_audio_seconds, tokens) = (MAX_AUDIO_SECONDS, StatedTokens::default());
+        let (window_chunks, channels) = (8, 480);
+        Some(Self { encoder, decoder, chunk_frames, window_chunks, channels, max_audio_seconds, tokens })
     }
 }

@@ -112,7 +112,7 @@ impl Family for Qwen3AsrConfig {
     }
 
     fn dialogue(&self, source: &TokenizerSource) -> Result<Language, ModelError> {
-        let tokenizer = byte_level::of_model(source, self.decoder.vocab_size)?;
+        let tokenizer = byte_level::of_model(source, self.decoder.vocab_size, &self.tokens)?;
         let dialogue = Qwen3AsrDialogue::resolve(&tokenizer)?;
         Ok((Box::new(tokenizer), Box::new(dialogue)))
     }

@@ -7,7 +7,8 @@ use crate::model::ModelError;
 use crate::prompt::{LANGUAGES, Part, Prompt, Task, language_name};
 use crate::tokenizer::{Tokenizer, TokenizerError};
 
-const AUDIO: AudioNames = AudioNames { begin: "<|audio_start|>", pad: "<|audio_pad|>", end: "<|audio_end|>" };
+pub(super) const AUDIO: AudioNames =
+    AudioNames { begin: "<|audio_start|>", pad: "<|audio_pad|>", end: "<|audio_end|>" };
 
 pub(super) struct Qwen3AsrDialogue {
     chat: ChatMl,
