@@ -95,8 +95,10 @@ impl CliError {
     pub fn exit_code(&self) -> ExitCode {
         match self {
             Self::Usage(_)
-            | Self::Model(ModelError::Prompt(_))
-            | Self::Engine(EngineError::Model(ModelError::Prompt(_))) => ExitCode::from(2),
+            | Self::Model(ModelError::Prompt(_) | ModelError::Window { .. })
+            | Self::Engine(EngineError::Model(ModelError::Prompt(_) | ModelError::Window { .. })) => {
+                ExitCode::from(2)
+            }
             Self::Interrupted => ExitCode::from(signals::exit_code()),
             _ => ExitCode::FAILURE,
         }

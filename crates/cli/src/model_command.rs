@@ -15,10 +15,13 @@ use crate::system::bytes;
 pub fn run(args: &ModelArgs) -> Result<(), CliError> {
     let ModelCommand::Info { model, tensors, json } = &args.command;
     let files = models::open("MODEL", model, false)?;
-    if *json {
-        return print(&format!("{}\n", serde_json::to_string_pretty(&as_json(&files, *tensors))?));
-    }
-    print(&as_text(&files, *tensors))
+    let text = match json {
+        true => format!("{}\n", serde_json::to_string_pretty(&as_json(&files, *tensors))?),
+        false => as_text(&files, *tensors),
+    };
+    print(&text)?;
+    // Last, so that the rest can be seen of a checkpoint that cannot be used.
+    Ok(files.check_tokenizer()?)
 }
 
 /// Parts of the model that memory is counted by, by prefix of the canonical names.

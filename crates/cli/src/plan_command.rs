@@ -6,7 +6,7 @@ use std::process::ExitCode;
 use comfy_table::{Table, presets};
 use serde::Serialize;
 use wnw_engine::Request;
-use wnw_kv::profile::{WnwOptions, voice_heads};
+use wnw_kv::profile::{ProfileError, WnwOptions, uniform_params, voice_heads};
 use wnw_model::config::DecoderConfig;
 use wnw_model::{Family, MemoryPlan, WeightDtype, families};
 
@@ -27,6 +27,16 @@ pub fn run(args: &PlanArgs) -> Result<ExitCode, CliError> {
     if args.window.is_some_and(|w| w.as_secs_f64() < 1.0) {
         return Err(CliError::Usage("--window must be at least 1s".into()));
     }
+    args.window.map_or(Ok(()), |window| family.check_window(window.as_secs_f64()))?;
+    if let Some(r_gpu) = args.r_gpu {
+        keeps(family.as_ref(), r_gpu).map_err(|e| CliError::Usage(format!("--r-gpu: {e}")))?;
+    }
+    if let Some(row) = misfit(args.model.dtype, decoder) {
+        let (dtype, block) = (args.model.dtype, args.model.dtype.block());
+        return Err(CliError::Usage(format!(
+            "--dtype {dtype}: rows of {row} weights cannot be stored as {dtype}, whose blocks hold {block}; use --dtype bf16"
+        )));
+    }
     let window = args.window.map_or(limit, |w| w.as_secs_f64()).min(duration);
     let windows = (duration / window).ceil().max(1.0) as u64;
     let plan_for = |dtype: WeightDtype, window: f64| {
@@ -45,8 +55,13 @@ pub fn run(args: &PlanArgs) -> Result<ExitCode, CliError> {
     let max = decoder.max_positions as u64;
     if plan.positions > max {
         let positions = plan.positions;
+        let fits = |seconds: &u64| plan_for(args.model.dtype, *seconds as f64).positions <= max;
+        let advice = match (1..window.ceil() as u64).rev().find(fits) {
+            Some(seconds) => format!("use --window {} or less", time(seconds)),
+            None => "max_position_embeddings of its configuration is too small for any recording".into(),
+        };
         return Err(CliError::Usage(format!(
-            "--window: {} of audio needs {positions} positions, the model has {max}",
+            "{} of audio in one pass needs {positions} positions, the model has {max}; {advice}",
             clock(window)
         )));
     }
@@ -121,13 +136,18 @@ struct Alternative {
     flags: String,
 }
 
+/// Length of rows of weights that a type cannot hold, if the decoder has such.
+fn misfit(dtype: WeightDtype, d: &DecoderConfig) -> Option<usize> {
+    let rows = [d.hidden_size, d.n_q_heads * d.head_dim, d.intermediate_size];
+    rows.into_iter().find(|k| !k.is_multiple_of(dtype.block()))
+}
+
 /// Weight types that take less than `dtype` and can hold this model, the widest first.
 fn narrower(dtype: WeightDtype, d: &DecoderConfig) -> Vec<WeightDtype> {
-    let rows = [d.hidden_size, d.n_q_heads * d.head_dim, d.intermediate_size];
     let size = |dtype: WeightDtype| dtype.matrix_bytes(1 << 8, 1 << 8);
     [WeightDtype::Bf16, WeightDtype::Q8_0, WeightDtype::Q6k]
         .into_iter()
-        .filter(|other| size(*other) < size(dtype) && rows.iter().all(|k| k % other.block() == 0))
+        .filter(|other| size(*other) < size(dtype) && misfit(*other, d).is_none())
         .collect()
 }
 
@@ -174,6 +194,7 @@ fn alternatives(
 /// The same window and weights with a fifth of the audio KV on the device, if that is enough.
 fn with_wnw(args: &PlanArgs, family: &dyn Family, plan: &MemoryPlan, memory: u64) -> Option<Alternative> {
     let r_gpu = WnwOptions::default().r_gpu;
+    keeps(family, r_gpu).ok()?;
     let decoder = family.decoder();
     let heads = decoder.n_layers * decoder.n_kv_heads;
     let tidal = voice_heads(r_gpu, heads) as f64 / heads as f64;
@@ -181,6 +202,12 @@ fn with_wnw(args: &PlanArgs, family: &dyn Family, plan: &MemoryPlan, memory: u64
     let flags = format!("--kv wnw --r-gpu {r_gpu}");
     let fits = Alternative { window: plan.seconds, dtype: args.model.dtype, total, flags };
     (total <= memory).then_some(fits)
+}
+
+/// Refuses a share that WnW cannot keep, as a run without a profile would: its anchor heads keep everything.
+fn keeps(family: &dyn Family, r_gpu: f64) -> Result<(), ProfileError> {
+    let options = WnwOptions { r_gpu, ..WnwOptions::default() };
+    uniform_params(family.decoder().kv_shape(), family.audio_tokens_per_second(), &options).map(drop)
 }
 
 /// Seconds as a flag takes them: `12m30s`.
@@ -213,7 +240,9 @@ fn family(model: &str) -> Result<Box<dyn Family>, CliError> {
             return Ok(family);
         }
     }
-    Ok(models::open("--model", model, false)?.family)
+    let files = models::open("--model", model, false)?;
+    files.check_tokenizer()?;
+    Ok(files.family)
 }
 
 #[cfg(test)]

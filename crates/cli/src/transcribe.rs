@@ -241,6 +241,7 @@ fn load(args: &TranscribeArgs, task: &Task, bar: &Bar) -> Result<Engine, CliErro
         };
         CliError::Usage(format!("{flag}: {error}"))
     })?;
+    args.window.map_or(Ok(()), |window| files.family.check_window(window.as_secs_f64()))?;
     let options = LoadOptions { dtype: Some(args.model.dtype) };
     let model = files.load(&options, |done, total| bar.loading(done, total))?;
     Ok(Engine::new(model))

@@ -155,3 +155,107 @@ fn releases_are_planned_without_a_download() {
         assert!((decoder / weights - 1.0).abs() < 0.02, "{name}: {decoder} weights in the decoder");
     }
 }
+
+/// Changes `config.json`.
+fn change(dir: &Path, change: impl Fn(&mut Value)) {
+    let path = dir.join("config.json");
+    let mut config: Value = serde_json::from_slice(&std::fs::read(&path).unwrap()).unwrap();
+    change(&mut config);
+    std::fs::write(path, config.to_string()).unwrap();
+}
+
+/// Exit code and message.
+fn refused(arguments: &[&str]) -> (Option<i32>, String) {
+    let output = wnw(arguments);
+    (output.status.code(), text(&output.stderr))
+}
+
+/// A plan that says yes where a run says no is worse than none.
+#[test]
+fn plans_refuse_what_runs_refuse() {
+    let dir = checkpoint("omni-release");
+    let path = dir.path().to_str().unwrap();
+    let tone = dir.path().join("tone.f32");
+    let run = |more: &[&str]| {
+        let start = ["transcribe", "--model", path, "--quiet", "--pcm", "f32le:16000:1", "--dtype", "f32"];
+        refused(&[&start, more, &[tone.to_str().unwrap()]].concat())
+    };
+    let plan = |more: &[&str]| {
+        refused(&[&["plan", "--model", path, "--duration", "1h", "--dtype", "f32"], more].concat())
+    };
+
+    let says = "Qwen2.5-Omni takes at most 5m of audio in one pass; use --window 5m or less";
+    for (code, message) in [plan(&["--window", "10m"]), run(&["--window", "10m"])] {
+        assert!(code == Some(2) && message.contains(says), "{code:?} {message}");
+    }
+    assert_eq!(plan(&["--window", "5m"]).0, Some(0));
+
+    let start = ["--model", path, "--dtype", "q8_0"];
+    let plan_q8 = refused(&[&["plan", "--duration", "1h"], &start[..]].concat());
+    let run_q8 =
+        refused(&[&["transcribe"], &start[..], &["--pcm", "f32le:16000:1", tone.to_str().unwrap()]].concat());
+    for (code, message) in [plan_q8, run_q8] {
+        let says = "rows of 48 weights cannot be stored as q8_0, whose blocks hold 32; use --dtype bf16";
+        assert!(code != Some(0) && message.contains(says), "{message}");
+    }
+
+    // Four heads, all anchors' if one is: nothing less than a quarter can be kept.
+    for (code, message) in
+        [plan(&["--r-gpu", "1e-12"]), run(&["--kv", "wnw", "--kv-roles", "uniform", "--r-gpu", "1e-12"])]
+    {
+        assert!(code != Some(0) && message.contains("cannot be met"), "{message}");
+    }
+    assert_eq!(plan(&["--r-gpu", "0.4"]).0, Some(0));
+
+    change(dir.path(), |c| c["thinker_config"]["text_config"]["max_position_embeddings"] = 1000.into());
+    let (code, message) = plan(&[]);
+    assert!(code == Some(2) && message.contains("use --window 37s or less"), "{message}");
+    assert_eq!(plan(&["--window", "37s"]).0, Some(0));
+    assert!(plan(&["--window", "38s"]).1.contains("use --window 37s or less"));
+    change(dir.path(), |c| c["thinker_config"]["text_config"]["max_position_embeddings"] = 5.into());
+    let (code, message) = plan(&[]);
+    assert!(code == Some(2) && message.contains("max_position_embeddings"), "{message}");
+    assert!(!message.contains("--window"), "{message}");
+    change(dir.path(), |c| c["thinker_config"]["text_config"]["max_position_embeddings"] = 0.into());
+    for (code, message) in [plan(&[]), run(&[])] {
+        assert!(code == Some(1) && message.contains("max_position_embeddings is 0"), "{message}");
+        assert!(message.contains("config.json"), "{message}");
+    }
+    change(dir.path(), |c| {
+        c["thinker_config"]["text_config"]["max_position_embeddings"] = 32768.into();
+        c["max_audio_seconds"] = 600.into();
+    });
+    for (code, message) in [plan(&[]), run(&[])] {
+        assert!(code == Some(1) && message.contains("config.json: max_audio_seconds is 600"), "{message}");
+    }
+}
+
+/// A checkpoint that cannot transcribe does not look fine.
+#[test]
+fn info_and_plan_need_a_tokenizer_too() {
+    let dir = checkpoint("omni-release");
+    let path = dir.path().to_str().unwrap();
+    let tokenizer = dir.path().join("tokenizer.json");
+    let whole = std::fs::read_to_string(&tokenizer).unwrap();
+    let check = |says: &str| {
+        for arguments in [
+            &["model", "info", path][..],
+            &["model", "info", path, "--json"],
+            &["plan", "--model", path, "-d", "1h"],
+        ] {
+            let (code, message) = refused(arguments);
+            assert!(code == Some(1) && message.contains(says), "{arguments:?}: {message}");
+        }
+        // The rest of it can be seen all the same.
+        assert!(text(&wnw(&["model", "info", path]).stdout).contains("Qwen2.5-Omni"));
+    };
+    std::fs::write(&tokenizer, &whole[..whole.len() / 2]).unwrap();
+    check("tokenizer.json: not a tokenizer");
+    std::fs::write(&tokenizer, whole.replace("<|AUDIO|>", "<|other|>")).unwrap();
+    check("tokenizer.json: no token '<|AUDIO|>'");
+    std::fs::remove_file(&tokenizer).unwrap();
+    check("no tokenizer here");
+    std::fs::write(&tokenizer, &whole).unwrap();
+    change(dir.path(), |c| c["thinker_config"]["audio_token_index"] = 12.into());
+    check("token '<|AUDIO|>' has id 303, but");
+}

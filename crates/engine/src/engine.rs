@@ -191,6 +191,7 @@ impl Engine {
                 "a window of {window_seconds} s is too short; use at least 1 s"
             )));
         }
+        self.model.family().check_window(window_seconds)?;
         let shape = self.model.decoder().kv_shape();
         if let Some(HeadId { layer, kv_head }) = request.record_head
             && (layer >= shape.n_layers || kv_head >= shape.n_kv_heads)

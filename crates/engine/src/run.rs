@@ -189,7 +189,7 @@ impl<'a> Run<'a> {
         let n = prompt.ids.len();
         let max = model.decoder().config().max_positions;
         if n >= max {
-            return Err(ModelError::TooLong { positions: n + 1, max }.into());
+            return Err(ModelError::prompt_too_long(&prompt, &request.task, max).into());
         }
         let wanted = request.max_new_tokens.unwrap_or(request.token_cap(samples.len() as f64 / RATE));
         let cap = wanted.min(max - n);

@@ -125,8 +125,36 @@ fn recordings_longer_than_the_model_was_made_for_go_by_windows() {
     // A clip of Qwen2.5-Omni is 300 s, whatever window is asked for: refused, not cut off.
     let (_dir, engine) = engine("omni-three", |_| {});
     let request = Request { window_seconds: Some(400.0), max_new_tokens: Some(1), ..request(Method::Full) };
-    let error = run(&engine, &request, 301.0).unwrap_err().to_string();
-    assert!(error.contains("cut the recording into windows"), "{error}");
+    let error = run(&engine, &request, 1.0).unwrap_err().to_string();
+    assert_eq!(error, "Qwen2.5-Omni takes at most 5m of audio in one pass; use --window 5m or less");
+}
+
+/// What makes a prompt too long is what the advice speaks of.
+#[test]
+fn a_prompt_that_does_not_fit_says_what_is_too_long() {
+    let with_positions = |name: &str, max: usize| {
+        engine(name, |config| {
+            let nested = config["thinker_config"].is_object();
+            let part = if nested { &mut config["thinker_config"] } else { config };
+            part["text_config"]["max_position_embeddings"] = max.into();
+        })
+    };
+    let chat = Request { task: Task::Chat { instruction: "a ".repeat(400) }, ..request(Method::Full) };
+    let context = Task::transcribe(Some("en")).unwrap().with_context("a ".repeat(400));
+    let context = Request { task: context, ..request(Method::Full) };
+    let ordinary = request(Method::Full);
+    let words = "use a shorter --prompt or --context";
+    for (name, max, request, seconds, says) in [
+        ("omni-release", 300, &chat, 2.0, words),
+        ("omni-release", 700, &chat, 20.0, words),
+        ("asr-release", 300, &context, 2.0, words),
+        ("omni-release", 300, &ordinary, 20.0, "use a shorter --window"),
+        ("omni-release", 5, &ordinary, 1.0, "max_position_embeddings of its configuration is too small"),
+    ] {
+        let (_dir, engine) = with_positions(name, max);
+        let error = run(&engine, request, seconds).unwrap_err().to_string();
+        assert!(error.contains(says) && error.contains(&format!("the model has {max},")), "{error}");
+    }
 }
 
 #[test]

@@ -245,6 +245,7 @@ pub(crate) fn check_sizes(
         ("KV heads", d.n_kv_heads),
         ("head_dim", d.head_dim),
         ("vocab_size", d.vocab_size),
+        ("max_position_embeddings", d.max_positions),
     ];
     for (name, value) in sizes.iter().chain(others) {
         if *value == 0 || *value > MAX {

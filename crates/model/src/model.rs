@@ -15,6 +15,7 @@ use crate::decoder::{self, Decoder, LM_HEAD};
 use crate::families::{self, AudioEncoder, Dialogue, Family};
 use crate::fingerprint::fingerprint;
 use crate::linear::{WeightDtype, WeightError};
+use crate::plan::TEXT_POSITIONS;
 use crate::prompt::{Prompt, PromptError, Task};
 use crate::tekken::TekkenError;
 use crate::tokenizer::{Tokenizer, TokenizerError};
@@ -78,6 +79,31 @@ pub enum ModelError {
         /// Positions supported.
         max: usize,
     },
+    /// A prompt that leaves no position for an answer.
+    #[error(
+        "the prompt needs {audio} positions for audio and {text} for text, and the model has {max}, with one at least for the answer: {advice}"
+    )]
+    PromptTooLong {
+        /// Positions of audio.
+        audio: usize,
+        /// Positions of text.
+        text: usize,
+        /// Positions supported.
+        max: usize,
+        /// What to do.
+        advice: &'static str,
+    },
+    /// Windows longer than the model takes in one pass.
+    #[error(
+        "{family} takes at most {time} of audio in one pass; use --window {time} or less",
+        time = flag_time(*limit)
+    )]
+    Window {
+        /// The model's family.
+        family: &'static str,
+        /// Seconds.
+        limit: f64,
+    },
     /// Values that are not numbers.
     #[error(
         "{0} is not finite: the weights are damaged, or a type is too narrow for them (use --dtype bf16)"
@@ -99,6 +125,28 @@ pub enum ModelError {
     /// The caller asked to stop.
     #[error("cancelled")]
     Cancelled,
+}
+
+/// Seconds as a flag takes them: `5m`.
+fn flag_time(seconds: f64) -> String {
+    if seconds % 60.0 == 0.0 { format!("{}m", seconds / 60.0) } else { format!("{seconds}s") }
+}
+
+impl ModelError {
+    /// The error of a prompt for `task` that does not fit into `max` positions, and what makes it too long: the words that
+    /// came with the task, the audio, or neither.
+    pub fn prompt_too_long(prompt: &Prompt, task: &Task, max: usize) -> Self {
+        let audio = prompt.layout.n_audio();
+        let text = prompt.ids.len() - audio;
+        let advice = match task.has_own_words() {
+            true if text >= max || audio + TEXT_POSITIONS < max => "use a shorter --prompt or --context",
+            false if text >= max => {
+                "max_position_embeddings of its configuration is too small for any recording"
+            }
+            _ => "use a shorter --window",
+        };
+        Self::PromptTooLong { audio, text, max, advice }
+    }
 }
 
 impl From<TekkenError> for ModelError {
@@ -241,6 +289,11 @@ impl ModelFiles {
     /// Longest recording that the model takes in one pass, in seconds.
     pub fn max_audio_seconds(&self) -> f64 {
         self.family.max_audio_seconds()
+    }
+
+    /// Reads the tokenizer and refuses one that the model cannot be used with.
+    pub fn check_tokenizer(&self) -> Result<(), ModelError> {
+        self.family.dialogue(&self.tokenizer).map(drop)
     }
 
     /// A short name for the content of the checkpoint, by which a calibration profile knows its model.

@@ -43,7 +43,7 @@ const PROGRAM_BYTES: u64 = 25 << 20;
 const PAGES_AROUND_A_ROW: u64 = 64 << 10;
 
 /// Prompt positions that are not audio, at most (instruction, language, control tokens).
-const TEXT_POSITIONS: u64 = 64;
+pub(crate) const TEXT_POSITIONS: usize = 64;
 
 impl MemoryPlan {
     /// The plan for one window of `seconds`, with `max_new_tokens` for the answer.
@@ -55,7 +55,7 @@ impl MemoryPlan {
         max_new_tokens: u64,
     ) -> Self {
         let d = family.decoder();
-        let prompt = audio_tokens(family, seconds) + TEXT_POSITIONS;
+        let prompt = audio_tokens(family, seconds) + TEXT_POSITIONS as u64;
         let positions = (prompt + max_new_tokens).min(d.max_positions as u64).max(prompt);
 
         // What `ModelFiles::load_parts` chooses for a bf16 checkpoint.
@@ -82,7 +82,7 @@ impl MemoryPlan {
         let mel = (family.features().frames(samples) * family.encoder().n_mels * 4) as u64;
         let chunk = family.encoding_bytes(samples);
         let samples = samples as u64 * 4;
-        let read = (TEXT_POSITIONS + max_new_tokens) * PAGES_AROUND_A_ROW;
+        let read = (TEXT_POSITIONS as u64 + max_new_tokens) * PAGES_AROUND_A_ROW;
         let embeddings = ((d.vocab_size * h * 2) as u64).min(read);
         let weights = encoder_weights + decoder_weights + embeddings;
         Self {
@@ -141,7 +141,7 @@ mod tests {
             "downsample_args":{"downsample_factor":4}}}}"#;
         let config = VoxtralConfig::from_params_json(params, Path::new("params.json")).unwrap();
         let plan = MemoryPlan::new(&config, WeightDtype::Bf16, KvDtype::Bf16, 1800.0, 0);
-        assert_eq!(plan.positions, 60 * 375 + TEXT_POSITIONS);
+        assert_eq!(plan.positions, 60 * 375 + TEXT_POSITIONS as u64);
         assert_eq!(plan.kv, plan.positions * 122_880);
         assert!((plan.decoder_weights as f64 / 2e9 - 3.61).abs() < 0.02, "{}", plan.decoder_weights);
         assert!((plan.encoder_weights as f64 / 2e9 - 0.664).abs() < 0.02, "{}", plan.encoder_weights);

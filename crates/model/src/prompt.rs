@@ -134,6 +134,15 @@ impl Task {
         }
     }
 
+    /// Whether words of the caller are in the prompt: an instruction, or context.
+    pub fn has_own_words(&self) -> bool {
+        match self {
+            Self::Transcribe { context, .. } => !context.is_empty(),
+            Self::Translate { .. } => false,
+            Self::Chat { .. } => true,
+        }
+    }
+
     /// The language that the text will be in, when the task says it.
     pub fn language(&self) -> Option<&str> {
         match self {

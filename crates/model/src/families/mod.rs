@@ -14,7 +14,7 @@ use std::ops::{ControlFlow, Range};
 use std::path::Path;
 
 use serde_json::Value;
-use wnw_audio::{LogMel, Mel};
+use wnw_audio::{LogMel, Mel, Padding, SAMPLE_RATE};
 
 use crate::checkpoint::{Checkpoint, Naming};
 use crate::config::{ConfigError, DecoderConfig, EncoderConfig, parse};
@@ -114,6 +114,14 @@ pub trait Family: Send + Sync + fmt::Debug {
     /// Longest recording of one pass in seconds: what the model was trained for. Longer ones go by windows.
     fn max_audio_seconds(&self) -> f64;
 
+    /// Longest recording of one pass in seconds, however much memory there is; none if there is no such limit.
+    fn clip_seconds(&self) -> Option<f64> {
+        match self.features().parameters().padding {
+            Padding::ToLength(samples) => Some(samples as f64 / f64::from(SAMPLE_RATE)),
+            Padding::ToMultiple(_) => None,
+        }
+    }
+
     /// Audio tokens of one second, r_tok.
     fn audio_tokens_per_second(&self) -> f64;
 
@@ -160,6 +168,16 @@ pub trait Family: Send + Sync + fmt::Debug {
 
     /// Whether the model can do this task, in this language.
     fn check_task(&self, task: &Task) -> Result<(), PromptError>;
+}
+
+impl dyn Family + '_ {
+    /// Refuses windows that are longer than the model can take in one pass.
+    pub fn check_window(&self, seconds: f64) -> Result<(), ModelError> {
+        match self.clip_seconds() {
+            Some(limit) if seconds > limit => Err(ModelError::Window { family: self.name(), limit }),
+            _ => Ok(()),
+        }
+    }
 }
 
 /// An audio encoder with its projector. It takes a recording's mel frames in blocks that do not see each other, so that

@@ -101,6 +101,12 @@ impl Qwen2_5OmniConfig {
         check_sizes(&self.encoder, &self.decoder, &[("n_window", self.n_window)], path)?;
         let (window, positions, width) =
             (self.n_window, self.encoder.max_positions, self.decoder.hidden_size);
+        if self.max_audio_seconds > MAX_AUDIO_SECONDS {
+            return bad(format!(
+                "max_audio_seconds is {}; Qwen2.5-Omni takes at most {MAX_AUDIO_SECONDS} in one pass",
+                self.max_audio_seconds
+            ));
+        }
         if window % 2 != 0 || window > positions {
             return bad(format!("n_window is {window}; it must be even and at most {positions} positions"));
         }
