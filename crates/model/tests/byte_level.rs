@@ -154,6 +154,11 @@ fn broken_tokenizers_are_named() {
     assert!(with(&|j| j["added_tokens"][4]["id"] = 5.into()).contains("both have id 5"));
     assert!(with(&|j| j["model"]["vocab"]["<|im_end|>"] = 302.into()).is_empty());
     assert!(with(&|j| j["model"]["vocab"]["<|im_end|>"] = 310.into()).contains("the ids 310 and 302"));
+    let again = |j: &mut Value| {
+        let first = j["added_tokens"][2].clone();
+        j["added_tokens"].as_array_mut().unwrap().push(first);
+    };
+    assert_eq!(with(&again), "");
     assert!(with(&|j| j["added_tokens"][3]["content"] = "<|im_end|>".into()).contains("the ids 302 and 303"));
     assert!(with(&|j| drop(j["model"]["vocab"].as_object_mut().unwrap().remove("!"))).contains("byte 0x21"));
     assert!(with(&|j| j["model"]["merges"] = 3.into()).contains("not a tokenizer"));

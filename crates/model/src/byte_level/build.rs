@@ -71,7 +71,10 @@ pub(super) fn build(parts: Parts<'_>) -> Result<ByteLevelBpe, ByteLevelError> {
     let mut ids: HashMap<String, u32> = HashMap::new();
     let mut control = HashMap::new();
     for token in added {
-        if let Some(first) = ids.get(&token.content).filter(|first| u64::from(**first) != token.id) {
+        if let Some(first) = ids.get(&token.content) {
+            if u64::from(*first) == token.id && control.contains_key(first) == token.special {
+                continue; // The same again.
+            }
             let first = u64::from(*first);
             let problem = ByteLevelProblem::TwoIds { token: token.content, first, second: token.id };
             return Err(problem.of(added_path));
