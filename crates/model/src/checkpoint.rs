@@ -5,8 +5,10 @@
 //! the spelling, which a family knows, the rest of the crate sees `audio_tower.…`, `multi_modal_projector.…` and
 //! `language_model.…`, as in Voxtral's release.
 
+mod mismatch;
+
 use std::borrow::Cow;
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::fs::File;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -17,8 +19,10 @@ use memmap2::UncheckedAdvice;
 use safetensors::{Dtype, SafeTensors};
 use thiserror::Error;
 
-use crate::linear::{WeightError, to_f32};
-use crate::model::read_regular;
+use mismatch::{Canonical, Comparison};
+
+use crate::files::{check_lfs, explain, is_there, read_regular};
+use crate::values::{WeightError, to_f32};
 
 /// Why the tensors of a checkpoint cannot be used.
 #[derive(Debug, Error)]
@@ -44,6 +48,31 @@ pub enum CheckpointError {
         /// What the reader said.
         reason: String,
     },
+    /// A shard that the index names.
+    #[error(
+        "{path}: no such file, but {index} names it as the place of {tensors} tensors: fetch it again, from the release that the index is of"
+    )]
+    MissingShard {
+        /// The shard.
+        path: PathBuf,
+        /// The index's file name.
+        index: String,
+        /// Tensors that should be in it.
+        tensors: usize,
+    },
+    /// One tensor under two spellings, or in two files.
+    #[error(
+        "one tensor is there twice, as {} in {first} and as {} in {second}: remove one of them, or fetch the weights of one release into an empty directory",
+        .names.0, .names.1
+    )]
+    Twice {
+        /// Its two names.
+        names: (String, String),
+        /// The file of the first.
+        first: PathBuf,
+        /// The file of the second.
+        second: PathBuf,
+    },
     /// A broken index.
     #[error("{path}: not a safetensors index: {reason}")]
     Index {
@@ -63,7 +92,7 @@ pub enum CheckpointError {
     /// An element type that is not a weight's.
     #[error("{path}: tensor {name} is stored as {dtype}; weights must be F32, BF16 or F16")]
     Dtype {
-        /// The checkpoint.
+        /// The file.
         path: PathBuf,
         /// The tensor.
         name: String,
@@ -83,6 +112,19 @@ pub enum Naming {
 
 /// A family's rule for the canonical name of a tensor; `None` for one that is not loaded.
 type Names<'a> = &'a dyn for<'n> Fn(Naming, &'n str) -> Option<Cow<'n, str>>;
+
+/// A tensor's name as messages show it: names longer than any that a model uses without their middle.
+pub(crate) fn shortened(name: &str) -> Cow<'_, str> {
+    const SHOWN: usize = 60; // at each end
+    let ends = |skip: usize| name.char_indices().nth(skip).map(|(at, _)| at);
+    let count = name.chars().count();
+    match (ends(SHOWN), ends(count.saturating_sub(SHOWN))) {
+        (Some(head), Some(tail)) if count > 2 * SHOWN + 20 => {
+            format!("{}… ({} characters) …{}", &name[..head], count - 2 * SHOWN, &name[tail..]).into()
+        }
+        _ => name.into(),
+    }
+}
 
 /// Bytes that outlive every view of them.
 #[derive(Clone)]
@@ -108,6 +150,8 @@ impl Bytes {
 /// A tensor of a checkpoint: element type, shape, and where its bytes are.
 #[derive(Clone)]
 pub struct TensorView {
+    /// The file, for messages.
+    pub(crate) file: Arc<Path>,
     /// The name the file uses.
     pub name: String,
     /// Element type.
@@ -120,6 +164,16 @@ pub struct TensorView {
 }
 
 impl TensorView {
+    /// Where the tensor is, for messages: its file and its name there, shortened if need be.
+    pub(crate) fn place(&self) -> (PathBuf, String) {
+        (self.file.to_path_buf(), shortened(&self.name).into_owned())
+    }
+
+    /// The `len` bytes from `first` on; the shape stays that of the whole.
+    pub(crate) fn part(&self, first: usize, len: usize) -> Self {
+        Self { start: self.start + first, len, ..self.clone() }
+    }
+
     /// The tensor's bytes, little endian, row major.
     pub fn data(&self) -> &[u8] {
         &self.bytes.as_slice()[self.start..self.start + self.len]
@@ -165,6 +219,12 @@ impl TensorView {
     }
 }
 
+/// The same names without the tables of rotary frequencies, which old versions of transformers wrote although they follow from
+/// the configuration.
+fn without_buffers<'a>(names: Names<'a>) -> impl for<'n> Fn(Naming, &'n str) -> Option<Cow<'n, str>> + 'a {
+    move |naming, name| if name.ends_with(".rotary_emb.inv_freq") { None } else { names(naming, name) }
+}
+
 /// The tensors of one checkpoint under their canonical names.
 pub struct Checkpoint {
     path: PathBuf,
@@ -180,25 +240,29 @@ impl Checkpoint {
 
     /// Maps the weights of a checkpoint directory, named by `names`. Hugging Face's layout is preferred when both are there.
     pub fn open_as(dir: &Path, names: Names<'_>) -> Result<Self, CheckpointError> {
-        let index = dir.join("model.safetensors.index.json");
-        let single = dir.join("model.safetensors");
-        let consolidated = dir.join("consolidated.safetensors");
-        if index.exists() {
-            Self::open_sharded(dir, &index, names)
-        } else if single.exists() {
-            Self::from_files(dir, Naming::HuggingFace, &[single], names)
-        } else if consolidated.exists() {
-            Self::from_files(dir, Naming::Mistral, &[consolidated], names)
-        } else {
-            Err(CheckpointError::NoWeights(dir.into()))
+        let names = &without_buffers(names);
+        let [index, single, consolidated] =
+            ["model.safetensors.index.json", "model.safetensors", "consolidated.safetensors"]
+                .map(|name| dir.join(name));
+        // A link that points nowhere is passed over only for something that can be read.
+        for exists in [|path: &Path| path.exists(), is_there] {
+            if exists(&index) {
+                return Self::open_sharded(dir, &index, names);
+            } else if exists(&single) {
+                return Self::from_files(dir, Naming::HuggingFace, &[single], names);
+            } else if exists(&consolidated) {
+                return Self::from_files(dir, Naming::Mistral, &[consolidated], names);
+            }
         }
+        Err(CheckpointError::NoWeights(dir.into()))
     }
 
     /// Uses a `model.safetensors` that is compiled into the program; `name` is for messages.
     pub fn from_static(name: &str, bytes: &'static [u8], names: Names<'_>) -> Result<Self, CheckpointError> {
         let mut tensors = BTreeMap::new();
         let path = PathBuf::from(name);
-        read_file(&path, Bytes::Static(bytes), Naming::HuggingFace, names, &mut tensors)?;
+        let names = without_buffers(names);
+        read_file(&path, Bytes::Static(bytes), Naming::HuggingFace, &names, &mut tensors)?;
         Ok(Self { path, naming: Naming::HuggingFace, tensors })
     }
 
@@ -222,18 +286,27 @@ impl Checkpoint {
             weight_map.iter().filter(|(name, _)| wanted(name)).map(|(_, shard)| shard.as_str()).collect();
         shards.sort_unstable();
         shards.dedup();
-        if let Some(name) =
-            shards.iter().find(|s| Path::new(s).components().count() != 1 || s.starts_with('.'))
+        if let Some(name) = shards
+            .iter()
+            .find(|s| Path::new(s).components().count() != 1 || s.starts_with('.') || s.len() > 255)
         {
-            return Err(bad(format!("shard '{name}' is not a file name")));
+            return Err(bad(format!("shard '{}' is not a file name", shortened(name))));
         }
         let files: Vec<PathBuf> = shards.iter().map(|s| dir.join(s)).collect();
+        if let Some((shard, path)) = shards.iter().zip(&files).find(|(_, path)| !is_there(path)) {
+            let tensors = weight_map.iter().filter(|(name, s)| s == shard && wanted(name)).count();
+            let index = index.file_name().unwrap_or_default().to_string_lossy().into_owned();
+            return Err(CheckpointError::MissingShard { path: path.clone(), index, tensors });
+        }
         let checkpoint = Self::from_files(dir, Naming::HuggingFace, &files, names)?;
         let absent = |name: &str| {
             names(Naming::HuggingFace, name).is_some_and(|name| !checkpoint.tensors.contains_key(&*name))
         };
         if let Some(name) = weight_map.keys().find(|name| absent(name)) {
-            return Err(bad(format!("tensor {name} is in none of the shards")));
+            return Err(bad(format!(
+                "tensor {} is in none of the shards: fetch the index and the shards of one release",
+                shortened(name)
+            )));
         }
         Ok(checkpoint)
     }
@@ -246,7 +319,7 @@ impl Checkpoint {
     ) -> Result<Self, CheckpointError> {
         let mut tensors = BTreeMap::new();
         for path in files {
-            let io = |source| CheckpointError::Io { path: path.clone(), source };
+            let io = |source| CheckpointError::Io { path: path.clone(), source: explain(path, source) };
             if !std::fs::metadata(path).map_err(io)?.is_file() {
                 return Err(io(std::io::Error::other("not a regular file")));
             }
@@ -272,41 +345,24 @@ impl Checkpoint {
     /// Checks that the checkpoint holds exactly `expected` (canonical names and shapes), and that every element type is
     /// a weight's. After this, [`Checkpoint::get`] cannot fail for those names.
     pub fn check(&self, expected: &[(String, Vec<usize>)]) -> Result<(), CheckpointError> {
-        const SHOWN: usize = 6;
-        let known: BTreeSet<&str> = expected.iter().map(|(name, _)| name.as_str()).collect();
-        let mut lines: Vec<String> = Vec::new();
-        let mut hidden = 0;
-        let mut add = |line: String| if lines.len() < SHOWN { lines.push(line) } else { hidden += 1 };
-        for (name, shape) in expected {
-            match self.tensors.get(name) {
-                None => add(format!("missing: {name} {shape:?}")),
-                Some(view) if view.shape != *shape => {
-                    add(format!(
-                        "misshapen: {} is {:?}, the configuration needs {shape:?}",
-                        view.name, view.shape
-                    ));
-                }
-                Some(_) => {}
-            }
-        }
-        for (name, view) in &self.tensors {
-            if !known.contains(name.as_str()) {
-                add(format!("unexpected: {} {:?}", view.name, view.shape));
-            }
-        }
-        if hidden > 0 {
-            lines.push(format!("… and {hidden} more"));
-        }
-        if !lines.is_empty() {
-            let report = lines.iter().map(|l| format!("\n  {l}")).collect();
+        self.check_as(expected, &|_, name| Some(name.into()))
+    }
+
+    /// As [`Checkpoint::check`], for a checkpoint that was opened with `names`: what is missing is reported in its spelling.
+    pub fn check_as(
+        &self,
+        expected: &[(String, Vec<usize>)],
+        names: Names<'_>,
+    ) -> Result<(), CheckpointError> {
+        let canonical: Canonical<'_> = &|name| names(self.naming, name);
+        if let Some(report) = Comparison::new(&self.tensors, expected, canonical).report() {
             return Err(CheckpointError::Mismatch { path: self.path.clone(), report });
         }
         match self.tensors.values().find(|v| !matches!(v.dtype, Dtype::F32 | Dtype::BF16 | Dtype::F16)) {
-            Some(view) => Err(CheckpointError::Dtype {
-                path: self.path.clone(),
-                name: view.name.clone(),
-                dtype: format!("{:?}", view.dtype),
-            }),
+            Some(view) => {
+                let ((path, name), dtype) = (view.place(), format!("{:?}", view.dtype));
+                Err(CheckpointError::Dtype { path, name, dtype })
+            }
             None => Ok(()),
         }
     }
@@ -338,15 +394,18 @@ fn read_file(
 ) -> Result<(), CheckpointError> {
     let malformed = |reason: String| CheckpointError::Malformed { path: path.into(), reason };
     let slice = bytes.as_slice();
-    if slice.starts_with(b"version https://git-lfs") {
-        return Err(malformed("it is a Git LFS pointer; run 'git lfs pull' in the directory".into()));
-    }
+    check_lfs(slice).map_err(|source| CheckpointError::Io { path: path.into(), source })?;
     // Validates that the header is JSON, that the stretches are contiguous, fit the element types and end with the file.
-    let (header, metadata) = SafeTensors::read_metadata(slice).map_err(|e| malformed(e.to_string()))?;
-    for (name, info) in metadata.tensors() {
+    let (header, metadata) =
+        SafeTensors::read_metadata(slice).map_err(|e| malformed(shortened(&e.to_string()).into()))?;
+    let file: Arc<Path> = path.into();
+    let mut found: Vec<_> = metadata.tensors().into_iter().collect();
+    found.sort_unstable_by(|(a, _), (b, _)| a.cmp(b)); // so that the same one is always complained of
+    for (name, info) in found {
         let Some(canonical) = names(naming, &name) else { continue };
         let (from, to) = info.data_offsets;
         let view = TensorView {
+            file: Arc::clone(&file),
             name: name.clone(),
             dtype: info.dtype,
             shape: info.shape.clone(),
@@ -354,9 +413,12 @@ fn read_file(
             start: 8 + header + from,
             len: to - from,
         };
-        if tensors.insert(canonical.into_owned(), view).is_some() {
-            return Err(malformed(format!("tensor {name} is there twice, under this or another spelling")));
+        let canonical = canonical.into_owned();
+        if let Some(other) = tensors.get(&canonical) {
+            let ((first, a), (second, b)) = (other.place(), view.place());
+            return Err(CheckpointError::Twice { names: (a, b), first, second });
         }
+        tensors.insert(canonical, view);
     }
     Ok(())
 }
@@ -426,12 +488,76 @@ mod tests {
         let index = dir.path().join("model.safetensors.index.json");
         for (json, says) in [
             (r#"{"weight_map":{"a":"../x.safetensors"}}"#, "not a file name"),
-            (r#"{"weight_map":{"a":"gone.safetensors"}}"#, "gone.safetensors"),
+            (
+                r#"{"weight_map":{"a":"gone.safetensors"}}"#,
+                "gone.safetensors: no such file, but model.safetensors.index.json names it as the place of 1 tensors: fetch it again",
+            ),
             (r#"{"weight_map":{"b":"model.safetensors"}}"#, "in none of the shards"),
             ("[]", "not a safetensors index"),
         ] {
             std::fs::write(&index, json).unwrap();
             assert!(open().contains(says), "{}", open());
         }
+    }
+
+    fn write(dir: &Path, file: &str, names: &[&str]) {
+        let zeros = || safetensors::tensor::TensorView::new(Dtype::F32, vec![2], &[0; 8]).unwrap();
+        let bytes = safetensors::serialize(names.iter().map(|name| (*name, zeros())), None).unwrap();
+        std::fs::write(dir.join(file), bytes).unwrap();
+    }
+
+    #[test]
+    fn a_tensor_that_is_there_twice_is_named_with_both_places() {
+        let dir = tempfile::tempdir().unwrap();
+        let open = || {
+            let opened = Checkpoint::open_as(dir.path(), &|_, name| Some(thinker_name(name)));
+            opened.err().map(|e| e.to_string()).unwrap_or_default()
+        };
+        let layers: Vec<String> = (0..20).map(|l| format!("model.layers.{l}.w")).collect();
+        let spellings: Vec<String> = layers.iter().map(|name| format!("thinker.{name}")).collect();
+        let names: Vec<&str> = layers.iter().chain(&spellings).map(String::as_str).collect();
+        write(dir.path(), "model.safetensors", &names);
+        for _ in 0..20 {
+            let error = open();
+            assert!(error.contains("twice, as model.layers.0.w in "), "{error}");
+            assert!(error.contains(" and as thinker.model.layers.0.w in "), "{error}");
+            assert!(
+                error.contains("model.safetensors: remove one") && !error.contains("complete"),
+                "{error}"
+            );
+        }
+        std::fs::remove_file(dir.path().join("model.safetensors")).unwrap();
+        write(dir.path(), "a.safetensors", &["x", "y"]);
+        write(dir.path(), "b.safetensors", &["x"]);
+        let index = r#"{"weight_map":{"x":"b.safetensors","y":"a.safetensors"}}"#;
+        std::fs::write(dir.path().join("model.safetensors.index.json"), index).unwrap();
+        let error = open();
+        assert!(error.contains("a.safetensors and as x in ") && error.contains("b.safetensors:"), "{error}");
+    }
+
+    #[test]
+    fn tables_of_rotary_frequencies_are_passed_over() {
+        let dir = tempfile::tempdir().unwrap();
+        let stray = ["thinker.model.layers.0.self_attn.rotary_emb.inv_freq", "model.rotary_emb.inv_freq"];
+        write(dir.path(), "model.safetensors", &["x", stray[0], stray[1]]);
+        let open = || Checkpoint::open_as(dir.path(), &|_, name| Some(thinker_name(name)));
+        assert_eq!(open().unwrap().tensors().map(|(name, _)| name.to_owned()).collect::<Vec<_>>(), ["x"]);
+        // Nor does a shard with nothing else need to be there.
+        let map =
+            format!(r#"{{"weight_map":{{"x":"model.safetensors","{}":"gone.safetensors"}}}}"#, stray[1]);
+        std::fs::write(dir.path().join("model.safetensors.index.json"), map).unwrap();
+        assert_eq!(open().unwrap().tensors().count(), 1);
+    }
+
+    #[cfg(unix)]
+    #[test]
+    fn links_that_point_nowhere_are_named() {
+        let dir = tempfile::tempdir().unwrap();
+        let link = dir.path().join("model.safetensors");
+        std::os::unix::fs::symlink("../../blobs/0123", &link).unwrap();
+        let error = Checkpoint::open(dir.path()).err().unwrap().to_string();
+        assert!(error.contains("model.safetensors: a symbolic link to ../../blobs/0123"), "{error}");
+        write(dir.path(), "consolidated.safetensors", &["x"]);
+        assert_eq!(Checkpoint::open(dir.path()).unwrap().naming(), Naming::Mistral);
     }
 }

@@ -8,7 +8,6 @@ use half::{bf16, f16};
 use rayon::prelude::*;
 use safetensors::Dtype;
 use serde::Serialize;
-use thiserror::Error;
 use wnw_kernels::bf16::{self as bf16_product, Bf16Rows};
 use wnw_kernels::elementwise::{add, silu_mul};
 use wnw_kernels::half_linear::PARALLEL_FROM;
@@ -17,6 +16,7 @@ use wnw_kernels::tiles::{TILE, Tile, for_each_pair, for_each_tile};
 use wnw_kernels::{KvElement, Q8Matrix, Q8Rows, half_linear, half_step, tiled_linear};
 
 use crate::checkpoint::{Bytes, TensorView};
+use crate::values::{WeightError, check_finite, check_not_zero, to_f32, widen_bytes};
 
 /// Element type in which linear layers are held in memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
@@ -43,6 +43,16 @@ impl WeightDtype {
             Self::Bf16 | Self::F16 => elements * 2,
             Self::Q8_0 => elements / 32 * 34,
             Self::Q6k => elements / 256 * 210,
+        }
+    }
+
+    /// Largest weight whose scale is a finite f16 in the quantised types. In q8_0 a scale is `max|w| / 127`; in q6k it is at least
+    /// `max|w| / 33` and at most `max|w| / 31` for 16 weights, of which the largest of 16 is kept as `/ 127` or `/ 128`.
+    fn largest_scaled(self) -> f32 {
+        match self {
+            Self::F32 | Self::Bf16 | Self::F16 => f32::MAX,
+            Self::Q8_0 => 127.0 * 65504.0,
+            Self::Q6k => 31.0 * 127.0 * 65504.0,
         }
     }
 
@@ -83,49 +93,6 @@ impl FromStr for WeightDtype {
     }
 }
 
-/// Why a weight cannot be held in the type asked for.
-#[derive(Debug, Error)]
-pub enum WeightError {
-    /// Rows that the blocks of a quantised type do not divide.
-    #[error(
-        "{name}: rows of {k} weights cannot be stored as {dtype}, whose blocks hold {block}; use --dtype {hint}"
-    )]
-    Block {
-        /// The tensor.
-        name: String,
-        /// Elements of a row.
-        k: usize,
-        /// The type asked for.
-        dtype: WeightDtype,
-        /// Its block size.
-        block: usize,
-        /// A type that works.
-        hint: WeightDtype,
-    },
-    /// A weight that is not a number.
-    #[error("{name}: element {index} is {value}: the checkpoint is damaged, fetch it again")]
-    Damaged {
-        /// The tensor.
-        name: String,
-        /// Index of the element, row major.
-        index: usize,
-        /// Its value.
-        value: f32,
-    },
-    /// A weight that the type cannot hold.
-    #[error("{name}: element {index} is {value}, which {dtype} cannot hold; use --dtype bf16 or f32")]
-    Overflow {
-        /// The tensor.
-        name: String,
-        /// Index of the element, row major.
-        index: usize,
-        /// Its value.
-        value: f32,
-        /// The type asked for.
-        dtype: WeightDtype,
-    },
-}
-
 /// Elements of one type: in a mapped file when it has this type already, in memory otherwise.
 enum Elements<T> {
     View { bytes: Bytes, start: usize, len: usize },
@@ -145,12 +112,13 @@ impl<T: bytemuck::AnyBitPattern> Elements<T> {
 }
 
 impl<T: KvElement + bytemuck::AnyBitPattern> Elements<T> {
-    /// The elements of `view`, without a copy when it holds `T` (of dtype `native`), aligned.
+    /// The elements of `view`, without a copy when it holds `T` (of dtype `native`), aligned. Each must be a number.
     fn of(view: &TensorView, native: Dtype, dtype: WeightDtype) -> Result<Self, WeightError> {
         if cfg!(target_endian = "little")
             && view.dtype == native
             && bytemuck::try_cast_slice::<u8, T>(view.data()).is_ok()
         {
+            check_finite(view, false)?;
             return Ok(Self::View { bytes: view.bytes.clone(), start: view.start, len: view.len });
         }
         // Piece by piece, so that no second copy in f32 ever exists.
@@ -164,12 +132,7 @@ impl<T: KvElement + bytemuck::AnyBitPattern> Elements<T> {
             for value in &*wide {
                 let narrow = T::narrow(*value);
                 if !narrow.widen().is_finite() {
-                    let (name, index, value) = (view.name.clone(), out.len(), *value);
-                    return Err(if value.is_finite() {
-                        WeightError::Overflow { name, index, value, dtype }
-                    } else {
-                        WeightError::Damaged { name, index, value }
-                    });
+                    return Err(WeightError::of(view, out.len(), *value, dtype));
                 }
                 out.push(narrow);
             }
@@ -205,6 +168,7 @@ impl Linear {
     ) -> Result<Self, WeightError> {
         let n = weight.shape[0];
         let k = weight.elements() / n;
+        check_not_zero(weight)?;
         let store = match dtype {
             WeightDtype::F32 => Store::F32(Elements::of(weight, Dtype::F32, dtype)?),
             WeightDtype::Bf16 => Store::Bf16(Elements::of(weight, Dtype::BF16, dtype)?),
@@ -212,14 +176,14 @@ impl Linear {
             WeightDtype::Q8_0 => {
                 check_block(weight, k, dtype)?;
                 let mut matrix = Q8Matrix::zeros(n, k);
-                for_rows(weight, n, k, matrix.pieces_mut(), |mut piece, rows| piece.set(rows))?;
+                for_rows(weight, (n, k), dtype, matrix.pieces_mut(), |mut piece, rows| piece.set(rows))?;
                 Store::Q8_0(matrix)
             }
             WeightDtype::Q6k => {
                 check_block(weight, k, dtype)?;
                 let mut blocks = vec![BlockQ6K::zeros(); n * k / BlockQ6K::BLCK_SIZE];
                 let pieces = blocks.par_chunks_mut(ROWS * k / BlockQ6K::BLCK_SIZE);
-                for_rows(weight, n, k, pieces, |piece, rows| BlockQ6K::from_float(rows, piece))?;
+                for_rows(weight, (n, k), dtype, pieces, |piece, rows| BlockQ6K::from_float(rows, piece))?;
                 Store::Q6k(blocks)
             }
         };
@@ -370,28 +334,31 @@ const MAX_DIRECT_ROWS: usize = 4;
 /// take little time, and keep what rounding would lose.
 const ROUND_FROM: usize = 1024;
 
-fn check_block(weight: &TensorView, k: usize, dtype: WeightDtype) -> Result<(), WeightError> {
+/// Refuses rows that the blocks of `dtype` do not divide.
+pub(crate) fn check_block(weight: &TensorView, k: usize, dtype: WeightDtype) -> Result<(), WeightError> {
     let block = dtype.block();
     if k.is_multiple_of(block) {
         return Ok(());
     }
     let hint = if k.is_multiple_of(Q8_BLOCK) { WeightDtype::Q8_0 } else { WeightDtype::Bf16 };
-    Err(WeightError::Block { name: weight.name.clone(), k, dtype, block, hint })
+    let (file, name) = weight.place();
+    Err(WeightError::Block { file, name, k, dtype, block, hint })
 }
 
 /// Hands over the `n` rows of `weight` in f32, [`ROWS`] to each of `pieces`.
 fn for_rows<P: Send>(
     weight: &TensorView,
-    n: usize,
-    k: usize,
+    (n, k): (usize, usize),
+    dtype: WeightDtype,
     pieces: impl IndexedParallelIterator<Item = P>,
     take: impl Fn(P, &[f32]) + Sync + Send,
 ) -> Result<(), WeightError> {
     let row_bytes = weight.len / n;
+    let largest = dtype.largest_scaled();
     let piece = |wide: &mut Vec<f32>, (i, (bytes, piece)): (usize, (&[u8], P))| {
         let wide = &mut wide[..bytes.len() / row_bytes * k];
         widen_bytes(weight.dtype, bytes, wide);
-        if let Some(at) = wide.iter().position(|x| !x.is_finite()) {
+        if let Some(at) = wide.iter().position(|x| x.is_nan() || x.abs() > largest) {
             return Some((i * ROWS * k + at, wide[at]));
         }
         take(piece, wide);
@@ -400,7 +367,7 @@ fn for_rows<P: Send>(
     let data = weight.data().par_chunks(ROWS * row_bytes).zip(pieces).enumerate();
     let damaged = data.map_init(|| vec![0.0; ROWS.min(n) * k], piece).find_first(Option::is_some);
     match damaged.flatten() {
-        Some((index, value)) => Err(WeightError::Damaged { name: weight.name.clone(), index, value }),
+        Some((index, value)) => Err(WeightError::of(weight, index, value, dtype)),
         None => {
             weight.release_pages();
             Ok(())
@@ -420,38 +387,6 @@ fn q6k_step(x: &[BlockQ8K], w: &[BlockQ6K], k: usize, tile: &mut Tile<'_>) {
     }
 }
 
-/// All elements of a tensor, widened; each must be a number, since 8-bit products would hide one that is not.
-pub(crate) fn to_f32(view: &TensorView) -> Result<Vec<f32>, WeightError> {
-    let mut out = vec![0.0; view.elements()];
-    widen_bytes(view.dtype, view.data(), &mut out);
-    match out.iter().position(|x| !x.is_finite()) {
-        Some(index) => Err(WeightError::Damaged { name: view.name.clone(), index, value: out[index] }),
-        None => Ok(out),
-    }
-}
-
-/// Widens little-endian elements of a weight's type, aligned or not.
-fn widen_bytes(dtype: Dtype, bytes: &[u8], out: &mut [f32]) {
-    match dtype {
-        Dtype::F32 => {
-            for (o, b) in out.iter_mut().zip(bytes.chunks_exact(4)) {
-                *o = f32::from_le_bytes([b[0], b[1], b[2], b[3]]);
-            }
-        }
-        Dtype::F16 => {
-            for (o, b) in out.iter_mut().zip(bytes.chunks_exact(2)) {
-                *o = f16::from_le_bytes([b[0], b[1]]).widen();
-            }
-        }
-        // `Checkpoint::check` refused everything but F32, F16 and BF16.
-        _ => {
-            for (o, b) in out.iter_mut().zip(bytes.chunks_exact(2)) {
-                *o = bf16::from_le_bytes([b[0], b[1]]).widen();
-            }
-        }
-    }
-}
-
 /// A table of rows, such as token embeddings, read from where it lies.
 pub struct RowTable {
     view: TensorView,
@@ -459,9 +394,11 @@ pub struct RowTable {
 }
 
 impl RowTable {
-    /// Rows of a two-dimensional tensor.
-    pub fn new(view: &TensorView) -> Self {
-        Self { width: view.elements() / view.shape[0], view: view.clone() }
+    /// Rows of a two-dimensional tensor, which must be numbers: all are read once, and their pages given back.
+    pub fn new(view: &TensorView) -> Result<Self, WeightError> {
+        check_not_zero(view)?;
+        check_finite(view, true)?;
+        Ok(Self { width: view.elements() / view.shape[0], view: view.clone() })
     }
 
     /// Number of rows.
@@ -492,7 +429,8 @@ mod tests {
         }
         let len = n * k * 2;
         let bytes = Bytes::Owned(Arc::new(bytes));
-        TensorView { name: "w".into(), dtype: Dtype::BF16, shape: vec![n, k], bytes, start: offset, len }
+        let (file, name) = (std::path::Path::new("a.safetensors").into(), "w".into());
+        TensorView { file, name, dtype: Dtype::BF16, shape: vec![n, k], bytes, start: offset, len }
     }
 
     #[test]
@@ -625,9 +563,51 @@ mod tests {
         assert!(Linear::new(&view(16, 160, 0), None, WeightDtype::Q8_0).is_ok());
     }
 
+    fn with(values: &[(usize, f32)]) -> TensorView {
+        let mut bytes: Vec<u8> = view(16, 256, 0).data().into();
+        for (index, value) in values {
+            bytes[2 * index..2 * index + 2].copy_from_slice(&bf16::from_f32(*value).to_le_bytes());
+        }
+        TensorView { bytes: Bytes::Owned(Arc::new(bytes)), ..view(16, 256, 0) }
+    }
+
+    #[test]
+    fn weights_that_are_no_numbers_or_have_no_scale_are_refused_in_every_type() {
+        const TYPES: [WeightDtype; 5] =
+            [WeightDtype::F32, WeightDtype::Bf16, WeightDtype::F16, WeightDtype::Q8_0, WeightDtype::Q6k];
+        for dtype in TYPES {
+            let refusal = |values: &[(usize, f32)]| Linear::new(&with(values), None, dtype).err();
+            let says = |values: &[(usize, f32)]| refusal(values).map(|e| e.to_string()).unwrap_or_default();
+            for value in [f32::NAN, f32::INFINITY, f32::NEG_INFINITY] {
+                let says = says(&[(777, value)]);
+                assert!(says.starts_with("a.safetensors: tensor w: element 777 is"), "{dtype}: {says}");
+                assert!(says.contains("fetch it again"), "{dtype}: {says}");
+            }
+            // With one exponent bit flipped.
+            let huge = says(&[(5, 2f32.powi(120))]);
+            assert_eq!(huge.contains("element 5 is"), !matches!(dtype, WeightDtype::F32 | WeightDtype::Bf16));
+            // The largest that pass make finite products.
+            if matches!(dtype, WeightDtype::Q8_0 | WeightDtype::Q6k) {
+                let largest = bf16::from_bits(bf16::from_f32(dtype.largest_scaled()).to_bits() - 1).to_f32();
+                for values in [&[(3, largest)][..], &[(3, -largest), (4, largest)]] {
+                    let linear = Linear::new(&with(values), None, dtype).unwrap();
+                    let mut out = vec![f32::NAN; 16];
+                    linear.forward(&[0.5; 256], &mut out);
+                    assert!(out.iter().all(|x| x.is_finite()), "{dtype}: {out:?}");
+                }
+            }
+            let zero = TensorView { bytes: Bytes::Owned(Arc::new(vec![0; 16 * 512])), ..view(16, 256, 0) };
+            let error = Linear::new(&zero, None, dtype).err().unwrap().to_string();
+            assert!(error.contains("all 4096 elements are zero"), "{error}");
+        }
+        let table = |values: &[(usize, f32)]| RowTable::new(&with(values)).err().map(|e| e.to_string());
+        assert!(table(&[(4095, f32::NAN)]).unwrap().contains("element 4095 is NaN"));
+        assert_eq!(table(&[]), None);
+    }
+
     #[test]
     fn a_table_gives_its_rows_and_no_others() {
-        let table = RowTable::new(&view(3, 4, 0));
+        let table = RowTable::new(&view(3, 4, 0)).unwrap();
         let mut row = [0.0; 4];
         assert!(table.copy_row(2, &mut row));
         assert_eq!(row.to_vec(), to_f32(&view(3, 4, 0)).unwrap()[8..]);

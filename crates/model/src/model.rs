@@ -1,5 +1,6 @@
 //! A model of any family: its files, and loaded, its tokenizer, features, encoder and decoder.
 
+use std::io::ErrorKind;
 use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
 
@@ -13,12 +14,14 @@ use crate::checkpoint::{Checkpoint, CheckpointError, Naming};
 use crate::config::{ConfigError, DecoderConfig};
 use crate::decoder::{self, Decoder, LM_HEAD};
 use crate::families::{self, AudioEncoder, Dialogue, Family};
+use crate::files::{explain, is_there, read_regular};
 use crate::fingerprint::fingerprint;
-use crate::linear::{WeightDtype, WeightError};
+use crate::linear::{WeightDtype, check_block};
 use crate::plan::TEXT_POSITIONS;
 use crate::prompt::{Prompt, PromptError, Task};
 use crate::tekken::TekkenError;
 use crate::tokenizer::{Tokenizer, TokenizerError};
+use crate::values::WeightError;
 
 /// What can go wrong with a model, from finding its files to running it.
 #[derive(Debug, Error)]
@@ -105,10 +108,16 @@ pub enum ModelError {
         limit: f64,
     },
     /// Values that are not numbers.
-    #[error(
-        "{0} is not finite: the weights are damaged, or a type is too narrow for them (use --dtype bf16)"
-    )]
+    #[error("{0} is not finite")]
     NotFinite(&'static str),
+    /// An encoder that makes of a recording what is not a number.
+    #[error(
+        "{model}: the audio encoder's output is not finite, although all its weights are: some must be far too large, so the files are damaged; fetch the weights again"
+    )]
+    EncoderOverflow {
+        /// The directory, or the embedded model's name.
+        model: String,
+    },
     /// Weights under the name of a layout that the family does not have.
     #[error(
         "{path}: consolidated.safetensors is Mistral's layout, which {family} does not have; if its tensors are those of a release, call the file model.safetensors"
@@ -171,16 +180,6 @@ impl LoadOptions {
 /// No configuration comes near this size.
 const MAX_JSON: u64 = 16 << 20;
 
-/// Reads a file that is one: pipes and devices would block or never end.
-pub(crate) fn read_regular(path: &Path, limit: u64) -> std::io::Result<Vec<u8>> {
-    let metadata = std::fs::metadata(path)?;
-    if !metadata.is_file() || metadata.len() > limit {
-        let reason = if metadata.is_file() { "larger than any such file" } else { "not a regular file" };
-        return Err(std::io::Error::other(reason));
-    }
-    std::fs::read(path)
-}
-
 /// A speech LLM, ready to run.
 pub struct SpeechModel {
     family: Box<dyn Family>,
@@ -237,11 +236,12 @@ impl ModelFiles {
     /// Opens a checkpoint directory in any layout and checks its tensors against its configuration.
     pub fn open(dir: &Path) -> Result<Self, ModelError> {
         if !dir.is_dir() {
-            let source = std::io::Error::from(std::io::ErrorKind::NotADirectory);
-            return Err(ModelError::Io { path: dir.into(), source });
+            let kind = if dir.exists() { ErrorKind::NotADirectory } else { ErrorKind::NotFound };
+            return Err(ModelError::Io { path: dir.into(), source: explain(dir, kind.into()) });
         }
         let candidates = ["config.json", "params.json"].map(|name| dir.join(name));
         let path = candidates.iter().find(|path| path.exists());
+        let path = path.or_else(|| candidates.iter().find(|path| is_there(path)));
         let path = path.ok_or_else(|| ModelError::NotAModel(dir.into()))?;
         let json =
             read_regular(path, MAX_JSON).map_err(|source| ModelError::Io { path: path.clone(), source })?;
@@ -277,7 +277,7 @@ impl ModelFiles {
         decoder.tied &= !has_output_layer;
         let mut expected = family.encoder_tensors(checkpoint.naming());
         expected.extend(decoder::expected_tensors(&decoder));
-        checkpoint.check(&expected)?;
+        checkpoint.check_as(&expected, &|naming, name| family.tensor_name(naming, name))?;
         Ok(Self { family, decoder, checkpoint, tokenizer, name })
     }
 
@@ -299,6 +299,17 @@ impl ModelFiles {
     /// A short name for the content of the checkpoint, by which a calibration profile knows its model.
     pub fn fingerprint(&self) -> String {
         fingerprint(&self.checkpoint)
+    }
+
+    /// Whether the decoder's linear layers can be held in `dtype`; an error is that of [`ModelFiles::load`], without reading weights.
+    pub fn check_dtype(&self, dtype: WeightDtype) -> Result<(), ModelError> {
+        for (name, shape) in decoder::expected_tensors(&self.decoder) {
+            let is_linear = self.decoder.tied || !name.ends_with("embed_tokens.weight");
+            if let ([_, k], true) = (&shape[..], is_linear) {
+                check_block(self.checkpoint.get(&name)?, *k, dtype)?;
+            }
+        }
+        Ok(())
     }
 
     /// Loads encoder and decoder alone, for callers that bring their own token ids. `progress` is told decoder layers
@@ -327,6 +338,7 @@ impl ModelFiles {
         progress: impl FnMut(usize, usize),
     ) -> Result<SpeechModel, ModelError> {
         let (tokenizer, dialogue) = self.family.dialogue(&self.tokenizer)?;
+        self.check_dtype(options.dtype())?;
         // First, so that what it reads of every tensor is given back with the rest of it.
         let fingerprint = fingerprint(&self.checkpoint);
         let (encoder, decoder) = self.load_parts(options, progress)?;
@@ -425,6 +437,11 @@ impl SpeechModel {
         } else {
             self.features.compute(samples)
         };
-        self.encoder.embed(&mel.map_err(|e| ModelError::Features(e.to_string()))?, progress)
+        let mel = mel.map_err(|e| ModelError::Features(e.to_string()))?;
+        let rows = self.encoder.embed(&mel, progress)?;
+        if rows.iter().any(|x| !x.is_finite()) {
+            return Err(ModelError::EncoderOverflow { model: self.name.clone() });
+        }
+        Ok(rows)
     }
 }

@@ -4,6 +4,7 @@
 //! values are uniform with the variance that keeps activations of order one, and the same for the same seed.
 
 use std::collections::BTreeMap;
+use std::path::Path;
 use std::sync::Arc;
 
 use rayon::prelude::*;
@@ -11,6 +12,8 @@ use safetensors::Dtype;
 
 use crate::checkpoint::{Bytes, Checkpoint, TensorView};
 
+/// What messages call it.
+const NAME: &str = "random weights";
 /// Elements that one generator makes.
 const CHUNK: usize = 1 << 20;
 /// Tensors start at a multiple of this many elements, a cache line.
@@ -50,6 +53,7 @@ pub fn checkpoint(expected: &[(String, Vec<usize>)], seed: u64, layout: Layout) 
             }
         };
         let view = TensorView {
+            file: Path::new(NAME).into(),
             name: name.clone(),
             dtype: Dtype::BF16,
             shape: shape.clone(),
@@ -59,7 +63,7 @@ pub fn checkpoint(expected: &[(String, Vec<usize>)], seed: u64, layout: Layout) 
         };
         tensors.insert(name.clone(), view);
     }
-    Checkpoint::from_tensors("random weights", tensors)
+    Checkpoint::from_tensors(NAME, tensors)
 }
 
 /// `n` bf16 values, uniform in ±`limit`, little endian.

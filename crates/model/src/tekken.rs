@@ -33,6 +33,7 @@ use std::path::Path;
 use fancy_regex::Regex;
 
 use crate::bpe::{Merger, Ranks};
+use crate::files::read_regular;
 use crate::tokenizer::{TextDecoder, Tokenizer, TokenizerError};
 
 pub use error::{TekkenError, TekkenProblem};
@@ -55,11 +56,12 @@ impl Tekken {
     pub fn from_file(path: &Path) -> Result<Self, TekkenError> {
         let name = path.display().to_string();
         let wrap = |problem| TekkenError { file: name.clone(), problem };
-        let size = std::fs::metadata(path).map_err(|e| wrap(TekkenProblem::Unreadable(e)))?.len();
+        let size = std::fs::metadata(path).map_or(0, |metadata| metadata.len());
         if size > file::MAX_FILE_BYTES {
             return Err(wrap(TekkenProblem::FileTooLarge { bytes: size, limit: file::MAX_FILE_BYTES }));
         }
-        let bytes = std::fs::read(path).map_err(|e| wrap(TekkenProblem::Unreadable(e)))?;
+        let bytes =
+            read_regular(path, file::MAX_FILE_BYTES).map_err(|e| wrap(TekkenProblem::Unreadable(e)))?;
         Self::from_bytes(&bytes, &name)
     }
 

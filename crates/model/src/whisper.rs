@@ -9,8 +9,9 @@ use wnw_kv::attention::{Mask, PrefillShape, prefill_attention};
 
 use crate::checkpoint::Checkpoint;
 use crate::config::EncoderConfig;
-use crate::linear::{Linear, WeightDtype, to_f32};
+use crate::linear::{Linear, WeightDtype};
 use crate::model::ModelError;
+use crate::values::to_f32;
 
 const LAYER_NORM_EPS: f32 = 1e-5;
 

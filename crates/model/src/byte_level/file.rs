@@ -8,7 +8,7 @@ use serde_json::Value;
 
 use super::build::{Added, Merge, Parts, build};
 use super::{ByteLevelBpe, ByteLevelError, ByteLevelProblem, MergePlace};
-use crate::model::read_regular;
+use crate::files::read_regular;
 
 /// Largest file read; the real ones have up to 15 MB.
 const MAX_FILE_BYTES: u64 = 512 << 20;

@@ -9,8 +9,9 @@ use wnw_kernels::elementwise::add;
 use super::VoxtralConfig;
 use crate::checkpoint::{Checkpoint, Naming};
 use crate::families::AudioEncoder;
-use crate::linear::{Linear, WeightDtype, to_f32};
+use crate::linear::{Linear, WeightDtype};
 use crate::model::ModelError;
+use crate::values::to_f32;
 use crate::whisper::{Norm, WhisperLayers, gelu_rows, layer_tensors, linear, sinusoids, unfold};
 
 /// Encoder and projector with their weights.
