@@ -130,21 +130,26 @@ fn as_text(files: &ModelFiles, tensors: bool) -> String {
         "in the file",
         "q8_0",
     ]);
+    let refusal = files.check_dtype(WeightDtype::Q8_0).err();
     for p in parts(files) {
         // Encoder, projector and embeddings keep their type; the decoder's layers and output are quantised.
         let quantised = match p.name {
-            "decoder" | "output" => WeightDtype::Q8_0.matrix_bytes(1, p.parameters as usize),
-            _ => p.bytes,
+            "decoder" | "output" if refusal.is_some() => "-".into(),
+            "decoder" | "output" => bytes(WeightDtype::Q8_0.matrix_bytes(1, p.parameters as usize)),
+            _ => bytes(p.bytes),
         };
         table.add_row([
             p.name.into(),
             p.tensors.to_string(),
             p.parameters.to_string(),
             bytes(p.bytes),
-            bytes(quantised),
+            quantised,
         ]);
     }
     out.push_str(&format!("{table}\n"));
+    if let Some(refusal) = refusal {
+        out.push_str(&format!("no q8_0: {refusal}\n"));
+    }
     if tensors {
         for (_, view) in files.checkpoint.tensors() {
             out.push_str(&format!("{} {:?} {:?}\n", view.name, view.dtype, view.shape));

@@ -31,7 +31,8 @@ pub fn open(argument: &str, model: &str, quiet: bool) -> Result<ModelFiles, CliE
 
 fn directory(argument: &str, model: &str, quiet: bool) -> Result<PathBuf, CliError> {
     let path = Path::new(model);
-    if path.exists() {
+    // A link that points nowhere is named as what it is when it is opened.
+    if path.exists() || path.is_symlink() {
         return Ok(path.into());
     }
     // A hub name is ORG/NAME or ORG/NAME@REVISION; anything that looks like a path was meant as one.

@@ -21,7 +21,7 @@ const SHORTEST_WINDOW: u64 = 30;
 
 /// Runs the command; the exit code is 1 when `--memory` is too little.
 pub fn run(args: &PlanArgs) -> Result<ExitCode, CliError> {
-    let family = family(&args.model.model)?;
+    let family = family(&args.model.model, args.model.dtype)?;
     let (decoder, limit) = (family.decoder(), family.max_audio_seconds());
     let duration = args.duration.as_secs_f64();
     if args.window.is_some_and(|w| w.as_secs_f64() < 1.0) {
@@ -232,8 +232,8 @@ fn verdict(plan: &MemoryPlan, memory: u64, alternatives: &[Alternative]) -> Stri
 }
 
 /// The family of a model with its sizes: from its files, or by name for the releases whose sizes are public, so that a
-/// plan needs no download.
-fn family(model: &str) -> Result<Box<dyn Family>, CliError> {
+/// plan needs no download. A type of weights that the model cannot have is refused as it is when the model is loaded.
+fn family(model: &str, dtype: WeightDtype) -> Result<Box<dyn Family>, CliError> {
     if !Path::new(model).exists() {
         let name = model.split('@').next().unwrap_or(model);
         if let Some(family) = families::released(name) {
@@ -242,6 +242,7 @@ fn family(model: &str) -> Result<Box<dyn Family>, CliError> {
     }
     let files = models::open("--model", model, false)?;
     files.check_tokenizer()?;
+    files.check_dtype(dtype)?;
     Ok(files.family)
 }
 
@@ -286,6 +287,16 @@ mod tests {
             [WeightDtype::Bf16, WeightDtype::Q8_0, WeightDtype::Q6k]
         );
         assert_eq!(types(&config, WeightDtype::Q8_0), [WeightDtype::Q6k]);
+        // Those that are planned by name can be held in any type, so that nothing need be refused.
+        for name in
+            ["Qwen/Qwen2.5-Omni-3B", "Qwen/Qwen2.5-Omni-7B", "Qwen/Qwen3-ASR-0.6B", "Qwen/Qwen3-ASR-1.7B"]
+        {
+            assert_eq!(
+                types(families::released(name).unwrap().decoder(), WeightDtype::F32).len(),
+                3,
+                "{name}"
+            );
+        }
         config.hidden_size = 3072 + 32;
         assert_eq!(types(&config, WeightDtype::F16), [WeightDtype::Q8_0]);
     }

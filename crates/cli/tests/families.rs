@@ -110,6 +110,132 @@ fn qwen_weights_under_mistrals_name_are_refused() {
     assert!(text(&output.stderr).contains("call the file model.safetensors"), "{}", text(&output.stderr));
 }
 
+/// What a command says on standard error about a checkpoint; it must fail without a panic.
+fn complaint(dir: &Path, command: &[&str]) -> String {
+    let (path, tone) = (dir.to_str().unwrap().to_owned(), dir.join("tone.f32"));
+    let mut arguments = command.to_vec();
+    match command[0] {
+        "transcribe" => {
+            arguments.extend(["--pcm", "f32le:16000:1", "--model", &path, tone.to_str().unwrap()]);
+        }
+        "plan" => arguments.extend(["--duration", "1m", "--model", &path]),
+        _ => arguments.push(&path),
+    }
+    let output = wnw(&arguments);
+    let message = text(&output.stderr);
+    assert_eq!(output.status.code(), Some(1), "{arguments:?}: {message}");
+    assert!(!message.contains("panicked"), "{message}");
+    message
+}
+
+/// Overwrites elements of a stored tensor (f32), of all if `at` is `None`.
+fn overwrite(file: &Path, tensor: &str, at: Option<usize>, value: f32) {
+    let mut bytes = std::fs::read(file).unwrap();
+    let header = 8 + u64::from_le_bytes(bytes[..8].try_into().unwrap()) as usize;
+    let json: Value = serde_json::from_slice(&bytes[8..header]).unwrap();
+    let [from, to] = [0, 1].map(|i| header + json[tensor]["data_offsets"][i].as_u64().unwrap() as usize);
+    let elements = bytes[from..to].chunks_exact_mut(4).enumerate();
+    elements
+        .filter(|(i, _)| at.is_none_or(|at| at == *i))
+        .for_each(|(_, e)| e.copy_from_slice(&value.to_le_bytes()));
+    std::fs::write(file, bytes).unwrap();
+}
+
+#[test]
+fn damaged_weights_are_named_with_their_file_before_anything_is_heard() {
+    let dir = checkpoint("omni-thinker");
+    let shards = [1, 2].map(|i| dir.path().join(format!("model-{i}-of-3.safetensors")));
+    for (tensor, at, value, dtype, says) in [
+        ("audio_tower.conv1.weight", Some(7), f32::NAN, "q8_0", "element 7 is NaN"),
+        ("audio_tower.layers.0.fc1.weight", Some(9), f32::INFINITY, "q8_0", "element 9 is inf"),
+        // Of a token that is in no prompt.
+        ("model.embed_tokens.weight", Some(3), f32::NAN, "bf16", "element 3 is NaN"),
+        ("lm_head.weight", Some(5), f32::NAN, "f32", "element 5 is NaN"),
+        // A flipped exponent bit: the block's scale would be infinite.
+        ("model.layers.0.mlp.down_proj.weight", Some(33), 1e30, "q8_0", "q8_0 cannot hold"),
+        ("lm_head.weight", None, 0.0, "q8_0", "elements are zero"),
+        ("audio_tower.layers.0.fc2.weight", None, 0.0, "q8_0", "elements are zero"),
+    ] {
+        let holds = |file: &&PathBuf| text(&std::fs::read(file).unwrap()).contains(&format!("\"{tensor}\""));
+        let weights = shards.iter().find(holds).unwrap();
+        let whole = std::fs::read(weights).unwrap();
+        overwrite(weights, tensor, at, value);
+        let message = complaint(dir.path(), &["transcribe", "--dtype", dtype]);
+        for part in [weights.to_str().unwrap(), tensor, says, "fetch it again"] {
+            assert!(message.contains(part), "{tensor}: {message}");
+        }
+        assert!(!message.contains("tone.f32"), "{message}");
+        std::fs::write(weights, &whole).unwrap();
+    }
+    // Finite, and beyond all reason: the recording is not to blame.
+    overwrite(&shards[0], "audio_tower.conv1.weight", None, 3e38);
+    let message = complaint(dir.path(), &["transcribe"]);
+    assert!(message.contains("the audio encoder's output is not finite"), "{message}");
+    assert!(message.contains(dir.path().to_str().unwrap()) && !message.contains("--dtype"), "{message}");
+}
+
+#[test]
+fn files_that_are_not_there_or_not_themselves_are_named_with_what_to_do() {
+    let dir = checkpoint("omni-thinker");
+    let shard = dir.path().join("model-2-of-3.safetensors");
+    let whole = std::fs::read(&shard).unwrap();
+    std::fs::remove_file(&shard).unwrap();
+    let message = complaint(dir.path(), &["model", "info"]);
+    let says = "model-2-of-3.safetensors: no such file, but model.safetensors.index.json names it";
+    assert!(message.contains(says) && message.contains("fetch it again"), "{message}");
+    std::fs::write(&shard, whole).unwrap();
+
+    for file in ["config.json", "tokenizer.json", "model.safetensors.index.json", "model-1-of-3.safetensors"]
+    {
+        let path = dir.path().join(file);
+        let whole = std::fs::read(&path).unwrap();
+        std::fs::write(&path, "version https://git-lfs.github.com/spec/v1\noid sha256:0\nsize 1\n").unwrap();
+        let message = complaint(dir.path(), &["transcribe"]);
+        assert!(message.contains(file) && message.contains("run 'git lfs pull'"), "{file}: {message}");
+        if file.ends_with(".json") {
+            std::fs::write(&path, [b"\xef\xbb\xbf", &whole[..]].concat()).unwrap();
+            let tone = dir.path().join("tone.f32");
+            let (model, tone) = (dir.path().to_str().unwrap(), tone.to_str().unwrap());
+            let pcm = ["--pcm", "f32le:16000:1", "--max-new-tokens", "2"];
+            let output = wnw(&[&["transcribe", "--model", model][..], &pcm, &[tone]].concat());
+            assert!(output.status.success(), "{file}: {}", text(&output.stderr));
+        }
+        std::fs::write(&path, whole).unwrap();
+    }
+    #[cfg(unix)]
+    {
+        let config = dir.path().join("config.json");
+        std::fs::remove_file(&config).unwrap();
+        std::os::unix::fs::symlink("../../blobs/0123", &config).unwrap();
+        let message = complaint(dir.path(), &["plan"]);
+        assert!(message.contains("config.json: a symbolic link to ../../blobs/0123"), "{message}");
+        let link = dir.path().join("link");
+        std::os::unix::fs::symlink("nowhere", &link).unwrap();
+        let message = complaint(&link, &["model", "info"]);
+        assert!(message.contains("link: a symbolic link to nowhere"), "{message}");
+    }
+}
+
+#[test]
+fn a_configuration_of_another_family_is_suspected() {
+    let dir = checkpoint("omni-release");
+    let tiny = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../models/tiny/config.json");
+    std::fs::copy(tiny, dir.path().join("config.json")).unwrap();
+    let message = complaint(dir.path(), &["model", "info"]);
+    for part in ["missing: ", "unexpected: thinker.", "of another model", "config.json"] {
+        assert!(message.contains(part), "{part}: {message}");
+    }
+}
+
+#[test]
+fn plan_and_info_refuse_the_weight_types_that_transcribe_refuses() {
+    let dir = checkpoint("omni-release");
+    let [transcribed, planned] =
+        ["transcribe", "plan"].map(|command| complaint(dir.path(), &[command, "--dtype", "q6k"]));
+    assert!(transcribed.contains("cannot be stored as q6k"), "{transcribed}");
+    assert_eq!(transcribed, planned);
+}
+
 #[test]
 fn what_a_family_cannot_do_is_wrong_usage() {
     let dir = checkpoint("asr-tied");
