@@ -80,6 +80,9 @@ pub enum CliError {
     /// Making JSON.
     #[error("JSON: {0}")]
     Json(#[from] serde_json::Error),
+    /// A defect of this program that ended the work on one recording.
+    #[error("internal error: {0}; please report it, with the recording and the message above if you can")]
+    Internal(String),
     /// Ctrl-C or SIGTERM.
     #[error("interrupted")]
     Interrupted,
@@ -103,6 +106,17 @@ impl CliError {
             _ => ExitCode::FAILURE,
         }
     }
+}
+
+/// Runs the work on one recording, so that a panic in it is that recording's failure and the others go on. The panic's own message
+/// is on standard error by then.
+pub fn guarded<T>(work: impl FnOnce() -> Result<T, CliError>) -> Result<T, CliError> {
+    // What a panic may leave half done is a recording's own: its session, its decoder, its sentence on the screen.
+    std::panic::catch_unwind(std::panic::AssertUnwindSafe(work)).unwrap_or_else(|payload| {
+        let text = payload.downcast_ref::<String>().map(String::as_str);
+        let text = text.or_else(|| payload.downcast_ref::<&str>().copied());
+        Err(CliError::Internal(text.unwrap_or("a panic without a message").to_owned()))
+    })
 }
 
 impl From<wnw_eval::dataset::DatasetError> for CliError {
@@ -132,5 +146,27 @@ impl From<HarnessError> for CliError {
             HarnessError::Method { .. } | HarnessError::Language { .. } => Self::Usage(error.to_string()),
             other => Self::Eval(Box::new(other)),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_panic_is_the_failure_of_its_recording() {
+        let numbers: Vec<usize> = vec![1, 2];
+        let index = numbers.len() + 5;
+        for (work, says) in [
+            (Box::new(|| Ok(numbers[index])) as Box<dyn FnOnce() -> Result<usize, CliError>>, "index is 7"),
+            (Box::new(|| panic!("plain")), "internal error: plain; please report it"),
+            (Box::new(|| std::panic::panic_any(3)), "without a message"),
+        ] {
+            let error = guarded(work).unwrap_err();
+            assert!(error.to_string().contains(says), "{error}");
+            assert_eq!(error.exit_code(), ExitCode::FAILURE);
+        }
+        assert_eq!(guarded(|| Ok(numbers[1])).unwrap(), 2);
+        assert!(matches!(guarded::<()>(|| Err(CliError::Interrupted)), Err(CliError::Interrupted)));
     }
 }

@@ -8,7 +8,7 @@ use std::sync::mpsc;
 use wnw_audio::AudioStream;
 use wnw_engine::{Engine, EngineError, Event, Progress, Transcript};
 
-use crate::error::CliError;
+use crate::error::{CliError, guarded};
 use crate::inputs::Input;
 use crate::outputs::check_name;
 use crate::signals;
@@ -75,7 +75,7 @@ pub fn run(
                         if number >= work.len() || stop.load(Ordering::Relaxed) {
                             break;
                         }
-                        let result = Box::new(transcribe(number, &tell));
+                        let result = Box::new(guarded(|| transcribe(number, &tell)));
                         if tell.send((number, Told::Ended(result))).is_err() {
                             break;
                         }

@@ -14,7 +14,7 @@ use wnw_model::prompt::{PromptError, Task};
 use wnw_model::{LoadOptions, SpeechModel};
 
 use crate::args::{Format, TaskName, Timestamps, TranscribeArgs};
-use crate::error::CliError;
+use crate::error::{CliError, guarded};
 use crate::inputs::{Input, check_distinct, expand};
 use crate::kv_report::kv_report;
 use crate::outputs::{
@@ -336,7 +336,10 @@ impl Batch<'_> {
     fn one(&mut self, engine: &Engine, input: &Input, target: Option<PathBuf>) -> Result<(), CliError> {
         self.bar.restart();
         target.as_deref().map_or(Ok(()), check_name)?;
-        let audio = AudioStream::open(input.source.clone(), &self.decode).map_err(EngineError::from)?;
+        let audio =
+            guarded(
+                || Ok(AudioStream::open(input.source.clone(), &self.decode).map_err(EngineError::from)?),
+            )?;
         let duration = audio.info().duration;
         let stream_text = self.streams_text();
         let mut output_error = None;
@@ -360,7 +363,8 @@ impl Batch<'_> {
             }
             ControlFlow::Continue(())
         };
-        let result = signals::while_listening(|| engine.transcribe(audio, &self.request, &mut hear));
+        let work = || guarded(|| Ok(engine.transcribe(audio, &self.request, &mut hear)?));
+        let result = signals::while_listening(work);
         if let Some(error) = output_error {
             return Err(error);
         }

@@ -30,8 +30,8 @@ struct State {
     done: Vec<Part>,
     buffers: Option<StepBuffers>,
     running: bool,
-    /// A step ended in a panic: what the others brought is lost.
-    broken: bool,
+    /// Seats whose step ended in a panic: what they brought is lost.
+    lost: Vec<u64>,
 }
 
 /// One session's part in a step, which owns everything while it runs.
@@ -44,7 +44,7 @@ struct Part {
     failed: Option<ModelError>,
 }
 
-/// A panic elsewhere leaves whole values behind, or [`State::broken`] says otherwise.
+/// A panic elsewhere leaves whole values behind, or [`State::lost`] says otherwise.
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
@@ -76,7 +76,8 @@ impl<'a> StepGroup<'a> {
                 (*store, *logits) = (part.store, part.logits);
                 return part.failed.map_or(Ok(()), Err);
             }
-            if state.broken {
+            if let Some(at) = state.lost.iter().position(|lost| *lost == seat) {
+                state.lost.swap_remove(at);
                 return Err(ModelError::Input("a step of the batch ended in a panic".into()));
             }
             if !state.running && state.waiting.len() == state.seated {
@@ -93,7 +94,7 @@ impl<'a> StepGroup<'a> {
         let mut parts = std::mem::take(&mut state.waiting);
         let mut buffers = state.buffers.take().unwrap_or_else(|| self.decoder.step_buffers());
         drop(state);
-        let whole = Whole(self);
+        let whole = Whole(self, parts.iter().map(|part| part.seat).collect());
         // One of the pool's threads runs the step, so that its many products need not be handed over one by one.
         rayon::scope(|_| {
             let mut sessions: Vec<StepSession<'_>> = parts
@@ -109,7 +110,7 @@ impl<'a> StepGroup<'a> {
                 part.logits.extend_from_slice(logits);
             }
         });
-        std::mem::forget(whole);
+        whole.reached();
         let mut state = lock(&self.state);
         state.running = false;
         state.buffers = Some(buffers);
@@ -119,12 +120,25 @@ impl<'a> StepGroup<'a> {
     }
 }
 
-/// Tells the others when a step does not come to its end.
-struct Whole<'s, 'a>(&'s StepGroup<'a>);
+/// Tells those in a step, by their seats, when it does not come to its end.
+struct Whole<'s, 'a>(&'s StepGroup<'a>, Vec<u64>);
+
+impl Whole<'_, '_> {
+    /// The step has come to its end: nobody need be told.
+    fn reached(mut self) {
+        self.1.clear();
+    }
+}
 
 impl Drop for Whole<'_, '_> {
     fn drop(&mut self) {
-        lock(&self.0.state).broken = true;
+        if self.1.is_empty() {
+            return;
+        }
+        let mut state = lock(&self.0.state);
+        state.running = false;
+        state.lost.append(&mut self.1);
+        drop(state);
         self.0.changed.notify_all();
     }
 }
