@@ -188,3 +188,40 @@ impl Drop for Seat<'_> {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use wnw_model::WeightDtype;
+    use wnw_model::shapes::ModelShape;
+
+    #[test]
+    fn a_step_that_ends_in_a_panic_ends_its_sessions_and_no_later_ones() {
+        let shape = ModelShape::find("tiny").unwrap();
+        let decoder = Decoder::random(&shape.decoder, WeightDtype::Bf16, 1, |_, _| {}).unwrap();
+        let group = StepGroup::new(&decoder);
+        // What is in the step does not matter: a store without a prompt is refused, which is an answer too.
+        let step = |mut seat: Seat<'_>| {
+            let mut store = KvStore::new(decoder.kv_shape(), Default::default(), &Default::default());
+            seat.step(1, 0, &mut store).map(|_| ()).map_err(|e| e.to_string())
+        };
+        let [waiting, later] = [(); 2].map(|()| Seat::new(&decoder, Some(&group)));
+        std::thread::scope(|scope| {
+            let waiting = scope.spawn(|| step(waiting));
+            let taken = loop {
+                let mut state = lock(&group.state);
+                if !state.waiting.is_empty() {
+                    state.running = true;
+                    break std::mem::take(&mut state.waiting);
+                }
+                drop(state);
+                std::thread::yield_now();
+            };
+            drop(Whole(&group, taken.iter().map(|part| part.seat).collect()));
+            assert!(waiting.join().unwrap().unwrap_err().contains("ended in a panic"));
+        });
+        let panicked = |result: Result<(), String>| result.is_err_and(|message| message.contains("panic"));
+        assert!(!panicked(step(later)));
+        assert!(!panicked(step(Seat::new(&decoder, Some(&group)))));
+    }
+}
