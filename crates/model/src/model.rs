@@ -21,7 +21,7 @@ use crate::plan::TEXT_POSITIONS;
 use crate::prompt::{Prompt, PromptError, Task};
 use crate::tekken::TekkenError;
 use crate::tokenizer::{Tokenizer, TokenizerError};
-use crate::values::WeightError;
+use crate::values::{WeightError, check_not_zero};
 
 /// What can go wrong with a model, from finding its files to running it.
 #[derive(Debug, Error)]
@@ -320,6 +320,9 @@ impl ModelFiles {
         progress: impl FnMut(usize, usize),
     ) -> Result<(Box<dyn AudioEncoder>, Decoder), ModelError> {
         let dtype = options.dtype();
+        // Biases may be zero, weights of matrices and norms are not.
+        let weights = self.checkpoint.tensors().filter(|(name, _)| name.ends_with(".weight"));
+        weights.map(|(_, view)| view).try_for_each(check_not_zero)?;
         // The encoder keeps the checkpoint's own type, or is exact when f32 is asked for.
         let stored = self.checkpoint.tensors().find(|(name, _)| name.starts_with("audio_tower.conv"));
         let encoder_dtype = match (dtype, stored.map(|(_, view)| view.dtype)) {

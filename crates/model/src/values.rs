@@ -49,7 +49,7 @@ pub enum WeightError {
         /// Its value.
         value: f32,
     },
-    /// A matrix without any weight.
+    /// A tensor of weights without any.
     #[error(
         "{file}: tensor {name}: all {elements} elements are zero: the file is damaged or not there as a whole, fetch it again"
     )]
@@ -63,7 +63,7 @@ pub enum WeightError {
     },
     /// A weight that the type cannot hold.
     #[error(
-        "{file}: tensor {name}: element {index} is {value}, which {dtype} cannot hold; if the file is not damaged (to make sure, fetch it again), use --dtype bf16 or f32"
+        "{file}: tensor {name}: element {index} is {value:e}, which {dtype} cannot hold; if the file is not damaged (to make sure, fetch it again), use --dtype bf16 or f32"
     )]
     Overflow {
         /// The file.

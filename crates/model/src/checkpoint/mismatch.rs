@@ -140,11 +140,14 @@ impl<'a> Comparison<'a> {
 
     /// A beginning without which most of the unexpected tensors would be missing ones.
     fn surplus_prefix(&self) -> Option<&str> {
-        let missing: BTreeSet<&str> = self.missing.iter().map(|(name, _)| name.as_str()).collect();
+        let missing: BTreeMap<&str, &[usize]> =
+            self.missing.iter().map(|(name, shape)| (name.as_str(), shape.as_slice())).collect();
         let mut counts: BTreeMap<&str, usize> = BTreeMap::new();
         for view in &self.unexpected {
             let cut = view.name.match_indices('.').take(3).map(|(at, _)| view.name.split_at(at + 1));
-            let fits = |rest: &str| (self.canonical)(rest).is_some_and(|name| missing.contains(&*name));
+            let fits = |rest: &str| {
+                (self.canonical)(rest).and_then(|name| missing.get(&*name)).is_some_and(|s| *s == view.shape)
+            };
             if let Some((prefix, _)) = cut.into_iter().find(|(_, rest)| fits(rest)) {
                 *counts.entry(prefix).or_default() += 1;
             }
