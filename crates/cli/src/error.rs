@@ -155,10 +155,11 @@ mod tests {
 
     #[test]
     fn a_panic_is_the_failure_of_its_recording() {
+        type Work<'a> = Box<dyn FnOnce() -> Result<usize, CliError> + 'a>;
         let numbers: Vec<usize> = vec![1, 2];
         let index = numbers.len() + 5;
         for (work, says) in [
-            (Box::new(|| Ok(numbers[index])) as Box<dyn FnOnce() -> Result<usize, CliError>>, "index is 7"),
+            (Box::new(|| Ok(numbers[index])) as Work<'_>, "index is 7"),
             (Box::new(|| panic!("plain")), "internal error: plain; please report it"),
             (Box::new(|| std::panic::panic_any(3)), "without a message"),
         ] {

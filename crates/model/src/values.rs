@@ -194,7 +194,8 @@ mod tests {
 
     #[test]
     fn what_is_not_finite_is_found_wherever_it_is() {
-        let types: [(Dtype, fn(f32) -> Vec<u8>); 3] = [
+        type Encode = fn(f32) -> Vec<u8>;
+        let types: [(Dtype, Encode); 3] = [
             (Dtype::F32, |x| x.to_le_bytes().into()),
             (Dtype::F16, |x| f16::from_f32(x).to_le_bytes().into()),
             (Dtype::BF16, |x| bf16::from_f32(x).to_le_bytes().into()),

@@ -8,7 +8,7 @@ use serde_json::Value;
 
 use super::build::{Added, Merge, Parts, build};
 use super::{ByteLevelBpe, ByteLevelError, ByteLevelProblem, MergePlace};
-use crate::files::read_regular;
+use crate::files::{is_there, read_regular};
 
 /// Largest file read; the real ones have up to 15 MB.
 const MAX_FILE_BYTES: u64 = 512 << 20;
@@ -73,7 +73,7 @@ fn read_json<T: for<'a> Deserialize<'a>>(path: &Path) -> Result<T, ByteLevelErro
 
 pub(super) fn open(dir: &Path) -> Result<ByteLevelBpe, ByteLevelError> {
     let whole = dir.join("tokenizer.json");
-    if whole.exists() {
+    if is_there(&whole) {
         let json: TokenizerJson = read_json(&whole)?;
         return from_json(json, &whole);
     }

@@ -119,7 +119,7 @@ impl<'a> Comparison<'a> {
 
     fn advice(&self) -> String {
         let has = |part: &&str| self.unexpected.iter().any(|view| view.name.contains(*part));
-        if let Some((_, what)) = KINDS.iter().find(|(parts, _)| parts.iter().any(|part| has(part))) {
+        if let Some((_, what)) = KINDS.iter().find(|(parts, _)| parts.iter().any(&has)) {
             return (*what).into();
         }
         if let Some(prefix) = self.surplus_prefix() {
