@@ -272,7 +272,7 @@ fn wrong_mixed_and_truncated_checkpoints_are_errors() {
     let asr = golden("asr-release")["config"].to_string();
     std::fs::write(other.path().join("config.json"), asr).unwrap();
     let error = ModelFiles::open(other.path()).err().unwrap().to_string();
-    assert!(error.contains("missing: audio_tower.conv2d1"), "{error}");
+    assert!(error.contains("missing: thinker.audio_tower.conv2d1"), "{error}");
     // The same tensor under two spellings.
     let twice = tempfile::tempdir().unwrap();
     let config = &golden("asr-tied")["config"];
